@@ -1,0 +1,1 @@
+"""The intermediate representation: frozen dataclasses, their text form and their verifier."""
