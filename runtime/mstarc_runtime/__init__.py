@@ -1,0 +1,1 @@
+"""The thin runtime that executes what `mstarc` compiled. Importing the package itself imports no torch."""

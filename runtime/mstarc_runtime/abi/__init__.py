@@ -1,0 +1,1 @@
+"""The contract between compiler and runtime: chunk policies, messages, linked programs. Imports neither torch nor mstarc."""

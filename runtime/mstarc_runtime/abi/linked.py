@@ -1,0 +1,142 @@
+"""The linked program: what `mstarc` hands to the runtime for one plan and one placement, as JSON.
+
+Frozen msgspec structs: `msgspec.json.decode(data, type=Linked)` checks every field. Expressions have been evaluated: a
+linked program holds numbers, names and routes only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class OpLink(msgspec.Struct, frozen=True, kw_only=True):
+    """One op of a node. Param and result kinds are by port, in order.
+
+    kind of a param: `scalar` (i64: [B] in a batch), `packed` (first dim free: concatenated), `plain` (fixed shape), `host`.
+    takes: "" = derived from the one token argument; else the index of the param whose rows count, "rows:<k>", a number
+    "const:<n>", or "sum:<k>,<l>,…+<n>" (rows of params k, l plus n).
+    """
+
+    name: str
+    params: list[str]
+    results: int
+    optional: list[bool] = []
+    attend: str = ""
+    positions: str = ""
+    advance: int | None = None
+    takes: str = ""
+    frozen: bool = False
+    cross: bool = False
+    random: bool = False
+    samples: str = ""
+    batch: str = ""
+    batch_max: int = 0
+
+
+class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
+    """One node and the class that implements it. `config` is the node's section of the YAML."""
+
+    name: str
+    kind: str  # transformer | stateless
+    component: str  # dotted path of the class
+    ops: list[OpLink]
+    cache: str = ""
+    checkpoint: str = ""
+    weights: str = ""
+    config: dict[str, Any] = {}
+
+
+class CacheLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A KV geometry on the ranks that use it. `pages` 0 = sized by the runtime."""
+
+    name: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    pages: int = 0
+
+
+class ContextLink(msgspec.Struct, frozen=True, kw_only=True):
+    """max: the most entries it may hold (0 = unbounded by the spec)."""
+
+    name: str
+    cache: str
+    max: int = 0
+
+
+class SamplerLink(msgspec.Struct, frozen=True, kw_only=True):
+    """Each setting is a number, a list of ids (`suppress`), or "param:<name>"."""
+
+    name: str
+    settings: dict[str, Any]
+    over: str = ""
+
+
+class StreamLink(msgspec.Struct, frozen=True, kw_only=True):
+    """source and sink are ranks; args by name (`size`, `stride`, `chunk`, `left`, `max`; `cut` is an extern's name).
+
+    capacity is a number or "param:<name>+<n>". where: name of a generated predicate method, or "".
+    """
+
+    name: str
+    policy: str
+    args: dict[str, Any]
+    capacity: int | str
+    source: int
+    sink: int
+    at_end: str = ""
+    after_end_empty: bool = False
+    where: str = ""
+    transport: str = "slot"  # slot (same rank) | shm
+
+
+class WalkLink(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rank runs a walk, and which nodes, streams and contexts it touches."""
+
+    name: str
+    rank: int
+    nodes: list[str] = []
+    sends: list[str] = []
+    takes: list[str] = []
+    contexts: list[str] = []
+
+
+class CheckpointLink(msgspec.Struct, frozen=True, kw_only=True):
+    """Where weights are: a file or folder inside an installed package, or a path. `sha256` "" = not checked."""
+
+    name: str
+    package: str = ""
+    path: str = ""
+    file: str = ""
+    sha256: str = ""
+
+
+class RankLink(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    device: str = "cpu"
+    threads: int = 1
+    label: str = ""
+
+
+class Linked(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `mstarc_runtime` needs to serve one model under one placement."""
+
+    abi: int
+    model: str
+    package: str  # folder of the generated package
+    digest: str
+    ranks: list[RankLink]
+    config: dict[str, Any]
+    nodes: list[NodeLink]
+    caches: list[CacheLink]
+    contexts: list[ContextLink]
+    samplers: list[SamplerLink]
+    streams: list[StreamLink]
+    walks: list[WalkLink]
+    externs: dict[str, str]  # name -> dotted path
+    checkpoints: list[CheckpointLink]
+    modalities: dict[str, Any] = {}
+    placement: str = ""

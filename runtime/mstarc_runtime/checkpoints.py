@@ -1,0 +1,137 @@
+"""Finds and verifies weights, and resolves dotted names: from a linked program to `Checkpoint`s, components and externs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mstarc_runtime.abi.linked import CheckpointLink, Linked
+from mstarc_runtime.engines.component import Checkpoint
+from mstarc_runtime.errors import LoadError
+
+
+def cache_root() -> Path:
+    """Folder for derived tensors: `$XDG_CACHE_HOME/mstarc`, else `~/.cache/mstarc`. Safe to delete."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mstarc"
+
+
+def find_checkpoint(link: CheckpointLink) -> Checkpoint:
+    """Locate a checkpoint and check its digest. Raises LoadError that says what to install or which file is wrong."""
+    if link.package:
+        spec = importlib.util.find_spec(link.package)
+        if spec is None or not spec.submodule_search_locations:
+            raise LoadError(f"weights of `{link.name}`: package `{link.package}` is not installed (run `make weights`)")
+        root = Path(next(iter(spec.submodule_search_locations)))
+    else:
+        root = Path(link.path)
+    path = root / link.file if link.file else root
+    if not path.exists():
+        raise LoadError(f"weights of `{link.name}`: {path} does not exist")
+    digest = link.sha256 or _stamp(path)
+    if link.sha256:
+        _verify(link, path)
+    return Checkpoint(path=path, digest=digest, cache_dir=cache_root() / "weights")
+
+
+def _stamp(path: Path) -> str:
+    stat = path.stat()
+    return hashlib.sha256(f"{path}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()
+
+
+def _verify(link: CheckpointLink, path: Path) -> None:
+    """Compare sha256, once per (path, size, mtime): the outcome is kept beside the derived tensors."""
+    record = cache_root() / "verified.json"
+    stamp = _stamp(path)
+    try:
+        known: dict[str, str] = json.loads(record.read_text())
+    except (OSError, ValueError):
+        known = {}
+    if known.get(stamp) == link.sha256:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != link.sha256:
+        raise LoadError(f"weights of `{link.name}`: {path.name} has sha256 {found[:16]}…, expected {link.sha256[:16]}…")
+    known[stamp] = found
+    record.parent.mkdir(parents=True, exist_ok=True)
+    temporary = record.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(known))
+    temporary.replace(record)
+
+
+def resolve(dotted: str) -> Any:
+    """The object a dotted name stands for: `module.attribute[.attribute]`. Raises LoadError naming the missing part."""
+    parts = dotted.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:cut])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(error.name + ".")):
+                continue
+            raise LoadError(f"`{dotted}`: importing `{name}` failed: {error}") from error
+        for attribute in parts[cut:]:
+            if not hasattr(found, attribute):
+                raise LoadError(f"`{dotted}`: `{name}` has no `{attribute}`")
+            found = getattr(found, attribute)
+            name = f"{name}.{attribute}"
+        return found
+    raise LoadError(f"`{dotted}`: no module `{parts[0]}`")
+
+
+class Externs:
+    """The externs of a model in this process.
+
+    A name bound to `module.function` is that function. A name bound to `module.Class.method` is a method of one shared instance,
+    made on first use by `Class.load(checkpoints, config)`; `checkpoints` maps names to found `Checkpoint`s, lazily.
+    """
+
+    def __init__(self, linked: Linked) -> None:
+        self._linked = linked
+        self._hosts: dict[type, Any] = {}
+        self._checkpoints = LazyCheckpoints(linked)
+        self._config = {node.name: node.config for node in linked.nodes}
+        self._found: dict[str, Callable[..., Any]] = {}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """The callable bound to an extern of the spec."""
+        if name not in self._found:
+            self._found[name] = self.bind(self._linked.externs[name])
+        return self._found[name]
+
+    def bind(self, dotted: str) -> Callable[..., Any]:
+        """The callable a dotted name stands for."""
+        owner = resolve(dotted.rpartition(".")[0])
+        if not isinstance(owner, type):
+            found: Callable[..., Any] = resolve(dotted)
+            return found
+        if owner not in self._hosts:
+            self._hosts[owner] = owner.load(self._checkpoints, self._config)  # type: ignore[attr-defined]
+        bound: Callable[..., Any] = getattr(self._hosts[owner], dotted.rpartition(".")[2])
+        return bound
+
+
+class LazyCheckpoints(Mapping[str, Checkpoint]):
+    """Checkpoints by name, found and verified on first use."""
+
+    def __init__(self, linked: Linked) -> None:
+        self._links = {link.name: link for link in linked.checkpoints}
+        self._found: dict[str, Checkpoint] = {}
+
+    def __getitem__(self, name: str) -> Checkpoint:
+        if name not in self._found:
+            self._found[name] = find_checkpoint(self._links[name])
+        return self._found[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._links)
+
+    def __len__(self) -> int:
+        return len(self._links)

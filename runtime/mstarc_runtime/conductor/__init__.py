@@ -1,0 +1,1 @@
+"""The conductor: admits requests, runs their programs over the ranks, and tells the truth about the workers."""

@@ -1,0 +1,455 @@
+"""The engine: one linked program on its ranks. Admits requests, runs their programs, and fails them when a rank is lost.
+
+engine = Engine(linked, program, cluster)
+await engine.start(progress)
+run = await engine.submit("chat", {"messages": [...]}, {"max_tokens": 64}, wants={"text"})
+async for event in run.events(): ...
+await engine.stop()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.abi.messages import (
+    ABI,
+    CloseStream,
+    Emitted,
+    Fatal,
+    Finish,
+    Freed,
+    Loading,
+    Message,
+    Open,
+    Ready,
+    SinkStream,
+    Start,
+    Stats,
+    WalkEnded,
+    WalkFailed,
+)
+from mstarc_runtime.checkpoints import Externs
+from mstarc_runtime.conductor.admission import Needs, check_limits, dry_run
+from mstarc_runtime.conductor.params import check_inputs, check_params
+from mstarc_runtime.conductor.requests import Event, RequestRun, run_program
+from mstarc_runtime.errors import BadRequest, Busy, RequestFailed, RuntimeFault, Unavailable
+from mstarc_runtime.program import ConductorProgram, plain
+
+log = logging.getLogger("mstarc.conductor")
+
+MAX_RUNNING = 64
+MAX_WAITING = 64
+DEADLINE_S = 600.0
+
+
+class Cluster(Protocol):
+    """The ranks, however they run. Callbacks come on the event loop."""
+
+    async def start(self, on_message: Callable[[int, Message], None], on_lost: Callable[[int, str], None]) -> None: ...
+
+    def send(self, rank: int, message: Message) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Engine:
+    """See the module's docstring. Not thread safe: everything runs on one event loop, externs in a small thread pool."""
+
+    def __init__(self, linked: Linked, program: ConductorProgram, cluster: Cluster) -> None:
+        self.linked = linked
+        self.program = program
+        self.cluster = cluster
+        self.config = SimpleNamespace(**linked.config)
+        self.externs = Externs(linked)
+        self.entries = {entry.name: entry for entry in program.ENTRIES}
+        self.worker_gauges: dict[int, Mapping[str, float]] = {}
+        self.counters: dict[str, int] = {
+            "admitted": 0,
+            "stopped": 0,
+            "failed": 0,
+            "refused": 0,
+            "busy": 0,
+            "restarts": 0,
+        }
+        self.running: dict[int, RequestRun] = {}
+        self._freeing: dict[int, tuple[RequestRun, set[int]]] = {}
+        self._waiting: deque[tuple[RequestRun, asyncio.Future[None]]] = deque()
+        self._walks: dict[int, tuple[RequestRun, int, asyncio.Future[list[Any]]]] = {}
+        self._numbers = itertools.count(1)
+        self._scopes = itertools.count(1)
+        self._ready: dict[int, Ready] = {}
+        self._ready_event = asyncio.Event()
+        self._fatal = ""
+        self._stopping = False
+        self._used: dict[tuple[int, str], int] = {}
+        self._limits = {context.name: context.max for context in linked.contexts}
+        self._walk_links = {walk.name: walk for walk in linked.walks}
+        self._streams = {stream.name: stream for stream in linked.streams}
+        self._homes = _context_homes(linked)
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="extern")
+        self._progress: Callable[[Loading], None] | None = None
+
+    # -------------------------------------------------------------------------------------------------------- life cycle
+
+    async def start(self, progress: Callable[[Loading], None] | None = None, deadline_s: float = 300.0) -> None:
+        """Start the ranks and wait until all are ready. Raises Unavailable that says which rank is not, and why."""
+        self._progress = progress
+        await self.cluster.start(self._on_message, self._on_lost)
+        try:
+            await asyncio.wait_for(self._ready_event.wait(), deadline_s)
+        except TimeoutError:
+            missing = [rank.rank for rank in self.linked.ranks if rank.rank not in self._ready]
+            raise Unavailable(f"ranks {missing} were not ready after {deadline_s:g} s") from None
+        if self._fatal:
+            raise Unavailable(self._fatal)
+
+    async def stop(self) -> None:
+        """Cancel what runs, stop the ranks. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(Unavailable("the server is shutting down"))
+        tasks = [run.task for run in self.running.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5.0)
+        await self.cluster.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every rank is up with its weights loaded."""
+        return len(self._ready) == len(self.linked.ranks) and not self._fatal and not self._stopping
+
+    def gauges(self) -> dict[str, float]:
+        """What the conductor itself holds; all return to zero when nothing runs."""
+        return {
+            "running": float(len(self.running)),
+            "waiting": float(len(self._waiting)),
+            "freeing": float(len(self._freeing)),
+            "pages_reserved": float(sum(self._used.values())),
+            "walks": float(len(self._walks)),
+        }
+
+    # ---------------------------------------------------------------------------------------------------------- requests
+
+    async def submit(
+        self,
+        entry: str,
+        inputs: Mapping[str, Any],
+        params: Mapping[str, Any] | None = None,
+        wants: Iterable[str] = (),
+        seed: int | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> RequestRun:
+        """Check and admit one request; it runs from here on. Raises BadRequest, Busy or Unavailable."""
+        if not self.ready:
+            raise Unavailable(self._fatal or "the workers are not ready")
+        try:
+            run = await self._check(entry, inputs, params or {}, frozenset(wants), seed)
+            await self._admit(run)
+        except BadRequest:
+            self.counters["refused"] += 1
+            raise
+        except Busy:
+            self.counters["busy"] += 1
+            raise
+        self.counters["admitted"] += 1
+        run.task = asyncio.create_task(self._run(run, deadline_s), name=f"request {run.number}")
+        return run
+
+    async def _check(
+        self, name: str, inputs: Mapping[str, Any], params: Mapping[str, Any], wants: frozenset[str], seed: int | None
+    ) -> RequestRun:
+        entry = self.entries.get(name)
+        if entry is None:
+            raise BadRequest(f"no request `{name}`; there are {', '.join(self.entries)}", "request", 404)
+        outputs = {modality for modality, _ in entry.outputs}
+        if not wants <= outputs:
+            raise BadRequest(
+                f"request `{name}` gives {', '.join(sorted(outputs))}, not {', '.join(sorted(wants - outputs))}",
+                "modalities",
+            )
+        wanted = wants | {modality for modality, optional in entry.outputs if not optional}
+        run = RequestRun(self, next(self._numbers), entry, wanted, secrets.randbits(63) if seed is None else seed)
+        run.inputs = check_inputs(entry, inputs)
+        run.present = _present(entry, run.inputs)
+        check_params(self.program, params, run)
+        off = frozenset(name for name in self.program.SWITCHED if not getattr(self.program, f"context_{name}")(run))
+        run.off = off
+        needs = Needs(self._limits, off)
+        await self.in_thread(lambda: dry_run(run, needs, self.program))
+        check_limits(needs, self._limits, entry.inputs[0].name if entry.inputs else "request")
+        run.pages = self._pages(needs)
+        return run
+
+    def _pages(self, needs: Needs) -> dict[tuple[int, str], int]:
+        """Pages the request may hold at most, per rank and cache."""
+        pages: dict[tuple[int, str], int] = {}
+        for context, entries in needs.peak.items():
+            cache, ranks = self._homes[context]
+            for rank in ranks:
+                per_page = self._ready[rank].pools.get(cache, (0, 1))[1] if rank in self._ready else 1
+                pages[rank, cache] = pages.get((rank, cache), 0) + math.ceil(entries / per_page)
+        for (rank, cache), count in pages.items():
+            total = self._ready[rank].pools.get(cache, (0, 1))[0] if rank in self._ready else 0
+            if count > total:
+                raise BadRequest(f"the request needs {count} pages of cache `{cache}`; the pool has {total}", "request")
+        return pages
+
+    def _fits(self, run: RequestRun) -> bool:
+        if len(self.running) + len(self._freeing) >= MAX_RUNNING:
+            return False
+        return all(
+            self._used.get(key, 0) + count <= self._ready[key[0]].pools[key[1]][0]
+            for key, count in run.pages.items()
+            if key[0] in self._ready
+        )
+
+    async def _admit(self, run: RequestRun) -> None:
+        """Reserve the request's pages, waiting in line for room. The line is short: beyond it, 429."""
+        if not self._waiting and self._fits(run):
+            self._reserve(run)
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            raise Busy(f"{len(self.running)} requests run and {len(self._waiting)} wait", retry_after=2.0)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = (run, future)
+        self._waiting.append(place)
+        try:
+            await asyncio.wait_for(future, 120.0)
+        except TimeoutError:
+            raise Busy("no room within 120 s", retry_after=10.0) from None
+        finally:
+            if place in self._waiting:
+                self._waiting.remove(place)
+                self._admit_waiting()
+
+    def _reserve(self, run: RequestRun) -> None:
+        self.running[run.number] = run
+        for key, count in run.pages.items():
+            self._used[key] = self._used.get(key, 0) + count
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self.ready:
+            run, future = self._waiting[0]
+            if future.done():
+                self._waiting.popleft()
+            elif self._fits(run):
+                self._waiting.popleft()
+                self._reserve(run)
+                future.set_result(None)
+            else:
+                return
+
+    async def _run(self, run: RequestRun, deadline_s: float) -> None:
+        """Run a request's program to its end, whatever end that is, and free what it held."""
+        error: RuntimeFault | None = None
+        try:
+            async with asyncio.timeout(deadline_s):
+                await run_program(run, getattr(self.program, run.entry.name)(run), 0)
+        except TimeoutError:
+            waits = ", ".join(sorted(set(run.waiting.values()))) or "its program"
+            error = RequestFailed(f"the deadline of {deadline_s:g} s passed while waiting for {waits}", 504)
+        except asyncio.CancelledError:
+            error = run.aborted or RequestFailed("cancelled", 499)
+        except RuntimeFault as fault:
+            error = fault
+        except Exception as bug:
+            log.exception("request %d", run.number)
+            error = RequestFailed(f"internal error: {type(bug).__name__}: {bug}")
+        self.counters["stopped" if error is None else "failed"] += 1
+        self._free(run)
+        run.end(error)
+
+    def _free(self, run: RequestRun) -> None:
+        """Tell every rank that the request is over; its pages count as used until each has answered."""
+        self.running.pop(run.number, None)
+        for number, (owner, _, _) in list(self._walks.items()):
+            if owner is run:
+                del self._walks[number]
+        ranks = {rank for rank in run.ranks if rank in self._ready}
+        self._freeing[run.number] = (run, ranks)
+        for rank in ranks:
+            self.cluster.send(rank, Finish(run.number))
+        self._freed(run.number, None)
+
+    def _freed(self, number: int, rank: int | None) -> None:
+        found = self._freeing.get(number)
+        if found is None:
+            return
+        run, ranks = found
+        if rank is not None:
+            ranks.discard(rank)
+        if not ranks:
+            del self._freeing[number]
+            for key, count in run.pages.items():
+                self._used[key] -= count
+            self._admit_waiting()
+
+    # -------------------------------------------------------------------------------------------- for the request programs
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        """Run host Python (an extern) off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def run_walk(
+        self, run: RequestRun, name: str, args: tuple[Any, ...], scope: int, closes: tuple[str, ...]
+    ) -> tuple[Any, ...]:
+        """Run one walk on its rank and give its results."""
+        rank = self._walk_links[name].rank
+        if rank not in self._ready:
+            raise RequestFailed(f"rank {rank} is not running", 503)
+        self._open(run, rank)
+        number = next(self._numbers)
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._walks[number] = (run, rank, future)
+        run.waiting[number] = name
+        self.cluster.send(rank, Start(run.number, number, name, [plain(value) for value in args], scope, list(closes)))
+        try:
+            return tuple(await future)
+        finally:
+            self._walks.pop(number, None)
+            run.waiting.pop(number, None)
+
+    def _open(self, run: RequestRun, rank: int) -> None:
+        """Make the request known on a rank, once."""
+        if rank in run.ranks or rank not in self._ready:
+            return
+        run.ranks.add(rank)
+        self.cluster.send(rank, Open(run.number, vars(run.params), self._host(run), run.seed, sorted(run.off)))
+
+    def begin_together(self, run: RequestRun, arms: Iterable[str]) -> int:
+        """A new scope. Opens the request wherever a stream of the arms begins or ends, so that no item meets a stranger."""
+        for arm in arms:
+            for names in self.program.ARMS.get(f"{run.entry.name}_{arm}", ((), ())):
+                for name in names:
+                    self._open(run, self._streams[name].source)
+                    self._open(run, self._streams[name].sink)
+        return next(self._scopes)
+
+    def _host(self, run: RequestRun) -> dict[str, Any]:
+        lets = {name: getattr(self.program, f"let_{name}")(run) for name in self.program.LETS}
+        return {"wants": sorted(run.wanted), "given": sorted(run.present), "lets": lets}
+
+    def end_arm(self, run: RequestRun, scope: int, sends: Iterable[str], takes: Iterable[str]) -> None:
+        """An arm of `together` has ended: its streams end, and what is still sent to it is discarded."""
+        for stream in sends:
+            self._tell(run, self._streams[stream].source, CloseStream(run.number, stream, scope))
+        for stream in takes:
+            self._tell(run, self._streams[stream].source, SinkStream(run.number, stream, scope))
+
+    def _tell(self, run: RequestRun, rank: int, message: Message) -> None:
+        if rank in self._ready:
+            self._open(run, rank)
+            self.cluster.send(rank, message)
+
+    # ---------------------------------------------------------------------------------------------------------- messages
+
+    def _on_message(self, rank: int, message: Message) -> None:
+        match message:
+            case Emitted(events=events):
+                now = time.monotonic()
+                for number, walk, modality, value, attributes in events:
+                    run = self.running.get(number)
+                    if run is not None:
+                        run.push(Event(modality, value, attributes, walk, now))
+            case WalkEnded():
+                self._on_walk_ended(message)
+            case WalkFailed(run=number, text=text, status=status):
+                self._settle(number, RequestFailed(text, status))
+            case Freed(request=number):
+                self._freed(number, rank)
+            case Stats(values=values):
+                self.worker_gauges[rank] = values
+            case Loading():
+                if self._progress is not None:
+                    self._progress(message)
+            case Ready():
+                self._on_ready(rank, message)
+            case Fatal(text=text):
+                self._fatal = f"rank {rank}: {text}"
+                self._ready_event.set()
+            case _:
+                log.error("rank %d sent %s, which a conductor does not take", rank, type(message).__name__)
+
+    def _on_ready(self, rank: int, message: Ready) -> None:
+        if message.abi != ABI:
+            self._fatal = f"rank {rank} speaks ABI {message.abi}, the conductor {ABI}"
+        self._ready[rank] = message
+        if len(self._ready) == len(self.linked.ranks):
+            self._ready_event.set()
+            self._admit_waiting()
+
+    def _on_walk_ended(self, message: WalkEnded) -> None:
+        found = self._walks.get(message.run)
+        if found is None:
+            return
+        run, _, future = found
+        walk = run.waiting.get(message.run, "")
+        run.outcome.causes.update({f"{walk}.{label}": why for label, why in message.causes.items()})
+        for name, count in message.counts.items():
+            key = name if name.startswith("context:") else f"{walk}.{name}"
+            run.outcome.counts[key] = max(count, run.outcome.counts.get(key, 0))
+        if not future.done():
+            future.set_result(message.results)
+
+    def _settle(self, number: int, error: RuntimeFault) -> None:
+        found = self._walks.get(number)
+        if found is not None and not found[2].done():
+            found[2].set_exception(error)
+
+    def _on_lost(self, rank: int, why: str) -> None:
+        """A rank died: fail what runs there at once; the cluster restarts it, and `ready` is false until then."""
+        if self._stopping:
+            return
+        log.error("rank %d was lost: %s", rank, why)
+        self._ready.pop(rank, None)
+        self.worker_gauges.pop(rank, None)
+        self._ready_event.clear()
+        self.counters["restarts"] += 1
+        for run in list(self.running.values()):
+            if rank in run.ranks:
+                run.ranks.discard(rank)
+                run.abort(RequestFailed(f"worker {rank} was lost: {why}", 503))
+        for number in list(self._freeing):
+            self._freed(number, rank)
+
+
+def _context_homes(linked: Linked) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """context -> (cache, ranks whose walks touch it)."""
+    return {
+        context.name: (
+            context.cache,
+            tuple(sorted({walk.rank for walk in linked.walks if context.name in walk.contexts})),
+        )
+        for context in linked.contexts
+    }
+
+
+def _present(entry: Any, inputs: Any) -> frozenset[str]:
+    """The modalities that the inputs hold: what `given(...)` answers."""
+    found: set[str] = set()
+    for item in entry.inputs:
+        value = getattr(inputs, item.name)
+        if value is None:
+            continue
+        if item.kind == "parts":
+            found.update(str(part.kind) for part in value if hasattr(part, "kind"))
+        else:
+            found.add(item.kind)
+    return frozenset(found)

@@ -1,0 +1,215 @@
+"""One request: the `RequestRun` that a generated request program speaks to, and the tasks that run its arms."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from mstarc_runtime.errors import BadRequest, RequestFailed, RuntimeFault
+from mstarc_runtime.program import Entry
+
+if TYPE_CHECKING:
+    from mstarc_runtime.conductor.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ExternStep:
+    name: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    name: str
+    args: tuple[Any, ...]
+    closes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherStep:
+    arms: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something the client may see, in order: a value of a modality with attributes such as `rate`."""
+
+    modality: str
+    value: Any
+    attributes: Mapping[str, Any]
+    walk: str
+    time: float  # seconds on the monotonic clock, when the conductor received it
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a request ended: per walk the loops' causes (`stop`, `max`) and counts."""
+
+    causes: dict[str, str] = field(default_factory=dict)  # "<walk>.<loop>" -> stop | max
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # "<walk>.<loop>" -> bodies; "context:<name>" -> longest length
+
+
+_END = object()
+
+
+def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two argument lists are the same: one object, or equal scalars (externs are pure functions of these)."""
+    plain = (bool, int, float, str, type(None))
+    return len(a) == len(b) and all(
+        x is y or (isinstance(x, plain) and isinstance(y, plain) and x == y) for x, y in zip(a, b, strict=True)
+    )
+
+
+class RequestRun:
+    """Implements `mstarc_runtime.program.RequestRun`; also the caller's handle: iterate `events()`, `cancel()`."""
+
+    def __init__(self, engine: Engine, number: int, entry: Entry, wants: frozenset[str], seed: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.entry = entry
+        self.wanted = wants
+        self.seed = seed
+        self.config = engine.config
+        self.params: Any = SimpleNamespace()
+        self.inputs: Any = SimpleNamespace()
+        self.present: frozenset[str] = frozenset()
+        self.dry = False
+        self.off: frozenset[str] = frozenset()
+        self.pages: dict[tuple[int, str], int] = {}
+        self.outcome = Outcome()
+        self.error: RuntimeFault | None = None
+        self.aborted: RuntimeFault | None = None
+        self.ended = False
+        self.ranks: set[int] = set()  # where the request is open
+        self.waiting: dict[int, str] = {}  # run -> walk that has not ended
+        self._known: list[tuple[ExternStep, Any]] = []
+        self._events: asyncio.Queue[Any] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    # ---------------------------------------------------------------------------------------------- verbs of the program
+
+    def wants(self, modality: str) -> bool:
+        return modality in self.wanted
+
+    def given(self, modality: str) -> bool:
+        return modality in self.present
+
+    def extern(self, name: str, *args: Any) -> ExternStep:
+        return ExternStep(name, args)
+
+    def walk(self, name: str, *args: Any, closes: tuple[str, ...] = ()) -> WalkStep:
+        return WalkStep(name, args, closes)
+
+    def together(self, **arms: Any) -> TogetherStep:
+        return TogetherStep(arms)
+
+    def require(self, condition: bool, text: str) -> None:
+        if not condition:
+            raise BadRequest(f"the request must satisfy {text}", text)
+
+    # ------------------------------------------------------------------------------------------------------------ running
+
+    def call_extern(self, step: ExternStep) -> Any:
+        """Run an extern, or give what the dry run found. Any thread."""
+        for known, result in self._known:
+            if known.name == step.name and _same(known.args, step.args):
+                return result
+        try:
+            result = self.engine.externs[step.name](*step.args)
+        except RuntimeFault:
+            raise
+        except Exception as error:
+            raise RequestFailed(f"extern `{step.name}` failed: {type(error).__name__}: {error}") from error
+        if self.dry:
+            self._known.append((step, result))
+        return result
+
+    # ---------------------------------------------------------------------------------------------------- for the caller
+
+    def push(self, event: Event) -> None:
+        """Queue an event for the client; after the end nothing becomes visible."""
+        if not self.ended:
+            self._events.put_nowait(event)
+
+    def end(self, error: RuntimeFault | None) -> None:
+        """The request is over, well or not. The first call counts."""
+        if not self.ended:
+            self.ended = True
+            self.error = error
+            self._events.put_nowait(_END)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Events in order until the end; raises the request's error after the last of them."""
+        while (event := await self._events.get()) is not _END:
+            yield event
+        self._events.put_nowait(_END)
+        if self.error is not None:
+            raise self.error
+
+    def cancel(self) -> None:
+        """Stop the request: between effects, everywhere, freeing all it holds. Idempotent."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def abort(self, error: RuntimeFault) -> None:
+        """Stop the request because it cannot go on; the client sees `error`."""
+        self.aborted = self.aborted or error
+        self.cancel()
+
+
+async def run_program(request: RequestRun, steps: Any, scope: int) -> None:
+    """Drive one program coroutine (the request's own, or an arm's) to its end."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration:
+            return
+        match step:
+            case ExternStep():
+                answer = await request.engine.in_thread(lambda step=step: request.call_extern(step))  # type: ignore[misc]
+            case WalkStep(name=name, args=args, closes=closes):
+                answer = await request.engine.run_walk(request, name, args, scope, closes)
+            case TogetherStep(arms=arms):
+                await run_together(request, arms)
+                answer = None
+            case _:
+                raise TypeError(f"request program yielded {step!r}, which no verb gives")
+
+
+async def run_together(request: RequestRun, arms: Mapping[str, Any]) -> None:
+    """Run arms at once. When one ends, its streams end: nothing more is sent, and what is sent to it is discarded."""
+    engine = request.engine
+    scope = engine.begin_together(request, arms)
+
+    async def run_arm(label: str, steps: Any) -> None:
+        await run_program(request, steps, scope)
+        sends, takes = engine.program.ARMS.get(f"{request.entry.name}_{label}", ((), ()))
+        engine.end_arm(request, scope, sends, takes)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for label, steps in arms.items():
+                group.create_task(run_arm(label, steps))
+    except BaseExceptionGroup as errors:
+        raise _first_fault(errors) from errors
+
+
+def _first_fault(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error to show for a failed `together`: a fault on purpose before anything else."""
+    leaves: list[BaseException] = []
+
+    def visit(error: BaseException) -> None:
+        if isinstance(error, BaseExceptionGroup):
+            for inner in error.exceptions:
+                visit(inner)
+        else:
+            leaves.append(error)
+
+    visit(errors)
+    return next((leaf for leaf in leaves if isinstance(leaf, RuntimeFault)), leaves[0])

@@ -1,0 +1,87 @@
+"""What a model author writes: the protocol between an engine and the component bound to a node.
+
+A component is a class named in `specs/<model>.yaml`. It has one method per op of its node, of the op's name.
+
+*Stateless node.* The method takes the op's arguments of ONE request, without a batch dim, and returns the outputs of one request
+(a tuple where the op has several). With the op attribute `batch stack` it takes every argument stacked on a new dim 0 and
+returns every output with that dim. Arrays are torch tensors; a component with `ARRAYS = "numpy"` gets numpy arrays, and a
+worker whose components all say so never imports torch.
+
+*Transformer node.* The method's first argument is a `Run`: the packed batch. An argument of type `i64` arrives as [B]; one whose
+first dim is free (`i64[T]`, `f32[A, d]`) arrives packed, concatenated over the batch, [ΣT, ...]. Outputs are batched on dim 0:
+`f32[vocab]` is returned as [B, vocab].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Run(Protocol):
+    """One packed call of a transformer op on B requests (ΣT rows in all). Layers are numbered from 0.
+
+    A row is one new token (or embedding) of one request; the rows of a request are adjacent and in order.
+    """
+
+    @property
+    def rows(self) -> list[int]:
+        """How many rows each of the B requests has."""
+        ...
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of each row, i64 [ΣT], as the op's `positions` rule says."""
+        ...
+
+    @property
+    def last(self) -> Tensor:
+        """Index of the last row of each request, i64 [B]: `hidden[run.last]` feeds the head."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
+        """Append k and v [ΣT, kv_heads, head_dim] to the op's context (unless it is frozen) and attend.
+
+        q is [ΣT, heads, head_dim]; returns [ΣT, heads, head_dim]. Row i of a request sees the whole context as it was before
+        the call, and own rows up to i (`attend causal`) or all own rows (`attend full`). `scale` is head_dim ** -0.5 if None.
+        """
+        ...
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Append k and v [ΣT, kv_heads, head_dim] to the op's context without attending (a cross-attention source)."""
+        ...
+
+    def cross(self, layer: int, q: Tensor, *, scale: float | None = None) -> Tensor:
+        """Attend q [ΣT, heads, head_dim] over the context that the call names with `reads`, without a mask or a write."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a component finds its weights: `path` is a file or folder that exists and whose digest was checked.
+
+    `path` is None when the node is bound to no checkpoint. `cache_dir` is a folder that a loader may use for derived tensors
+    (dequantised weights), keyed by `digest`.
+    """
+
+    path: Path | None = None
+    digest: str = ""
+    cache_dir: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+class Component(Protocol):
+    """The class side: how the worker builds the component of a node."""
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Component:
+        """Build the component with its weights. `config` is the node's section of the YAML, overlaid by the checkpoint's own.
+
+        Raises `mstarc_runtime.errors.LoadError` naming the key, file or shape that is wrong.
+        """
+        ...

@@ -1,0 +1,40 @@
+"""Errors that a user or an operator can meet, each with a kind that decides what the client sees."""
+
+from __future__ import annotations
+
+
+class RuntimeFault(Exception):
+    """Base of every error the runtime reports on purpose. The message stands alone and names the thing."""
+
+
+class LoadError(RuntimeFault):
+    """A checkpoint is missing, has the wrong digest, or a tensor in it is missing, unexpected or misshaped."""
+
+
+class BadRequest(RuntimeFault):
+    """A request that cannot be served as written: HTTP 400 (or `status`). `field` names the offending part."""
+
+    def __init__(self, message: str, field: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.field = field
+        self.status = status
+
+
+class Busy(RuntimeFault):
+    """No room now: HTTP 429 with Retry-After (seconds)."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(RuntimeFault):
+    """The engine cannot serve at all now (workers starting, restarting or shutting down): HTTP 503."""
+
+
+class RequestFailed(RuntimeFault):
+    """A request failed after it was admitted: an op raised, a worker died, a deadline passed. HTTP 500, 503 or 504."""
+
+    def __init__(self, message: str, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status

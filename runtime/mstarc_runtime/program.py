@@ -1,0 +1,278 @@
+"""The verbs of generated code: what `generated/<model>/worker.py` and `conductor.py` are written in.
+
+Worker side. A walk is a coroutine of `WorkerProgram`; `walk` is its `Walk`. Verbs that may wait are yielded, the others are plain
+calls. A dynamic or static loop whose body is straight-line becomes a *region*: a method on a `Batch` of requests that the runtime
+runs for many requests at once (`walk.loop`). Every other loop is Python control flow in the coroutine.
+
+Conductor side. A request program is a coroutine of `ConductorProgram`; `request` is its `RequestRun`.
+
+The classes here hold no behaviour of an engine: `worker.walks` and `conductor.requests` subclass or implement them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+Array: TypeAlias = Any  # torch tensor or numpy array; in a Batch, dim 0 is the row of a request
+Steps: TypeAlias = Generator[Any, Any, tuple[Any, ...]]  # a walk: yields waits, returns the walk's results
+
+
+class Absent:
+    """The value of an optional that was not bound, and of `next` after the end. Falsy; there is one, `ABSENT`."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent()
+
+
+class Part:
+    """One element of a `list(a | b)`: its kind, and its fields by attribute. Externs return these."""
+
+    def __init__(self, kind: str, **fields: Any) -> None:
+        self.kind = kind
+        self.__dict__.update(fields)
+
+    def __repr__(self) -> str:
+        return f"Part({self.kind!r}, {', '.join(sorted(vars(self).keys() - {'kind'}))})"
+
+
+def plain(value: Any) -> Any:
+    """A value as messages carry it: a Part becomes a dict that names its kind."""
+    if isinstance(value, Part):
+        return {"part": value.kind, **{name: plain(item) for name, item in vars(value).items() if name != "kind"}}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def rich(value: Any) -> Any:
+    """The inverse of `plain`."""
+    if isinstance(value, dict) and "part" in value:
+        return Part(value["part"], **{name: rich(item) for name, item in value.items() if name != "part"})
+    return [rich(item) for item in value] if isinstance(value, list) else value
+
+
+class ChunkView(Protocol):
+    """What a stream consumer sees. `value` is the item (`fixed(1)`) or the items stacked on a new dim 0."""
+
+    value: Array
+    new: int
+    index: int
+    first: bool
+    tail: bool
+
+
+class Walk(Protocol):
+    """One run of a walk for one request."""
+
+    params: Any  # request params by attribute: walk.params.max_tokens
+    config: Any  # config values by attribute
+    host: Any  # `lets` and modality questions: walk.host.wants("audio")
+
+    def call(
+        self,
+        op: str,
+        *args: Array,
+        writes: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (),
+        only: tuple[int, ...] | None = None,
+    ) -> Any:
+        """yield: run `node.op`, batched with equal calls of other requests. `only`: indices of the results that are used."""
+        ...
+
+    def loop(
+        self,
+        label: str,
+        body: Callable[..., tuple[Array, ...]],
+        kind: str,
+        bound: int,
+        carry: tuple[Array, ...],
+        fixed: tuple[Array, ...] = (),
+    ) -> Any:
+        """yield: run a region loop. Gives the carried values, then the collected ones (in the order of `COLLECTS`).
+
+        kind `times` or `max`. `fixed` are values from outside that every iteration reads; the body gets (b, *carry, *fixed).
+        """
+        ...
+
+    def send(self, stream: str, item: Array) -> Any:
+        """yield: append one item; waits for credit."""
+        ...
+
+    def take(self, *streams: str) -> Any:
+        """yield: the next chunk of each stream, jointly: one ChunkView, or a tuple of them; ABSENT at the end."""
+        ...
+
+    def extern(self, name: str, *args: Any) -> Any:
+        """yield: host Python; arrays are materialised as numpy. Gives one value, or a tuple where the extern has several."""
+        ...
+
+    def sample(self, sampler: str, logits: Array, site: str) -> Array:
+        """One draw (i64 scalar) from logits [vocab]."""
+        ...
+
+    def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Array: ...
+
+    def emit(self, modality: str, value: Array, **attributes: Any) -> None: ...
+
+    def fork(self, target: str, source: str) -> None: ...
+
+    def drop(self, *contexts: str) -> None: ...
+
+    def true(self, flag: Array) -> bool:
+        """Read a device bool on the host (`stop when` in a coroutine loop)."""
+        ...
+
+    def cause(self, label: str, why: str) -> None:
+        """Record why a coroutine loop ended: `stop` or `max`."""
+        ...
+
+    def cat(self, items: Sequence[Array]) -> Array:
+        """What `collect` gives: items along dim 0, a scalar counting as [1]; an empty list gives an empty array."""
+        ...
+
+
+class Batch(Protocol):
+    """The rows (requests) of one iteration of a region. Arrays have a leading dim of rows, aligned with each other.
+
+    `params.x`, `config.x` and `iter` are arrays or scalars that broadcast against rows ([B] for params and iter).
+    """
+
+    params: Any
+    config: Any
+    host: Any
+    iter: Array
+
+    def stop(self, flag: Array, carried: tuple[Array, ...], live: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Rows where flag [B] (or a plain bool) holds leave the loop with `carried` as results. Returns `live` for the others."""
+        ...
+
+    def call(
+        self,
+        op: str,
+        *args: Array,
+        writes: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (),
+        only: tuple[int, ...] | None = None,
+    ) -> Any: ...
+
+    def sample(self, sampler: str, logits: Array, site: str) -> Array: ...
+
+    def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Array: ...
+
+    def emit(self, modality: str, value: Array, **attributes: Any) -> None: ...
+
+    def send(self, stream: str, item: Array) -> None:
+        """Credit for every send of one iteration was ensured before it began."""
+        ...
+
+    def collect(self, name: str, value: Array) -> None: ...
+
+
+class WorkerProgram:
+    """Base of the generated worker: one coroutine per walk (method of the walk's name), one method per region."""
+
+    MODEL: ClassVar[str] = ""
+    #: region method -> {stream: most items that one iteration sends}
+    SENDS: ClassVar[Mapping[str, Mapping[str, int]]] = {}
+    #: region method -> names it collects, in the order in which `walk.loop` gives them after the carried values
+    COLLECTS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+
+# --------------------------------------------------------------------------------------------------------------- conductor
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A request parameter. kind: int float bool text enum. `default` None = required, or computed by `default_<name>(request)`."""
+
+    name: str
+    kind: str
+    default: Any = None
+    low: float | None = None
+    high: float | None = None
+    members: tuple[str, ...] = ()
+    computed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of a request. kind: text, int, float, bool, image, audio, video, tensor, or `parts`."""
+
+    name: str
+    kind: str
+    optional: bool = False
+    dtype: str = ""
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request program: its coroutine's name, inputs, outputs as (modality, optional)."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[tuple[str, bool], ...]
+
+
+class RequestRun(Protocol):
+    """One request as its program sees it."""
+
+    params: Any
+    config: Any
+    inputs: Any
+
+    def wants(self, modality: str) -> bool: ...
+
+    def given(self, modality: str) -> bool: ...
+
+    def extern(self, name: str, *args: Any) -> Any:
+        """yield: host Python in the serving process."""
+        ...
+
+    def walk(self, name: str, *args: Any, closes: tuple[str, ...] = ()) -> Any:
+        """yield: run a walk on its rank. `closes`: streams that no later walk of this arm sends on. Gives a tuple of results."""
+        ...
+
+    def together(self, **arms: Any) -> Any:
+        """yield: run the arms (coroutines) at once until all have ended."""
+        ...
+
+    def require(self, condition: bool, text: str) -> None:
+        """False refuses the request: HTTP 400 with `text`."""
+        ...
+
+
+class Need(Protocol):
+    """Collects what a walk may write at most, for admission. Unknown lengths count as the context's max."""
+
+    def write(self, context: str, entries: Any) -> None: ...
+
+    def drop(self, *contexts: str) -> None: ...
+
+    def fork(self, target: str, source: str) -> None: ...
+
+    def rows(self, value: Any) -> Any:
+        """Length of dim 0 of a host value, unknown for an unknown one."""
+        ...
+
+
+class ConductorProgram:
+    """Base of the generated conductor: one coroutine per request and arm; `<walk>_need(request, need, *args)` per walk."""
+
+    MODEL: ClassVar[str] = ""
+    PARAMS: ClassVar[tuple[Param, ...]] = ()
+    ENTRIES: ClassVar[tuple[Entry, ...]] = ()
+    #: label of an arm's coroutine -> (streams it may send on, streams it may take from)
+    ARMS: ClassVar[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+    #: contexts with a `when`: `context_<name>(request) -> bool` says whether it is on
+    SWITCHED: ClassVar[tuple[str, ...]] = ()
+    #: names of the spec's `let`s that walks read: `let_<name>(request)` gives the value
+    LETS: ClassVar[tuple[str, ...]] = ()
+    #: walk or extern -> number of its results. One result of an extern comes bare, several as a tuple; a walk's are always a tuple
+    RESULTS: ClassVar[Mapping[str, int]] = {}

@@ -1,0 +1,107 @@
+"""The worker process: `python -m mstarc_runtime.worker --boot-fd N`, started by the engine's supervisor."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.abi.messages import ABI, Fatal, Loading, Message, Peers, Ready, Shutdown, Stats
+from mstarc_runtime.errors import RuntimeFault
+from mstarc_runtime.launch.child import Boot, ParentWatch, open_port, read_boot
+from mstarc_runtime.package import load_worker
+from mstarc_runtime.transport.port import Port
+from mstarc_runtime.worker.ops import OpTable
+from mstarc_runtime.worker.rank import CONDUCTOR, Rank
+
+log = logging.getLogger("mstarc.worker")
+
+STATS_S = 1.0
+IDLE_S = 0.5  # the longest sleep of an idle worker: a message wakes it at once
+
+
+class Worker:
+    """The loop of one worker process: messages in, one turn of work, messages out."""
+
+    def __init__(self, boot: Boot, port: Port, rank: Rank) -> None:
+        self.boot = boot
+        self.port = port
+        self.rank = rank
+        self.leaving = False
+        self._next_stats = 0.0
+
+    def run(self) -> int:
+        """Work until told to leave. Returns the exit status."""
+        while not self.leaving:
+            busy = not self.rank.scheduler.idle()
+            for _, message in self.port.poll(0.0 if busy else IDLE_S):
+                self._handle(message)
+            self._send_stats()
+            faults = self.port.faults()
+            if faults:
+                log.error("messages were lost: %s", "; ".join(f"peer {fault.peer}: {fault.reason}" for fault in faults))
+                return 1
+            self.rank.turn()
+        return 0
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Peers():
+                self.port.connect_all(message)
+            case Shutdown():
+                self.leaving = True
+            case _:
+                self.rank.handle(message)
+
+    def _send_stats(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_stats:
+            self._next_stats = now + STATS_S
+            self.port.send(CONDUCTOR, Stats(self.boot.rank, self.rank.gauges()))
+
+
+def _load(boot: Boot, port: Port) -> Rank:
+    linked = msgspec.convert(boot.extra["linked"], Linked)
+
+    def progress(done: int, total: int, what: str) -> None:
+        port.send(CONDUCTOR, Loading(boot.rank, done, total, what))
+
+    ops = OpTable(linked, boot.rank, progress)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(max(1, boot.threads))
+    return Rank(linked, boot.rank, load_worker(linked), port, ops)
+
+
+def main(argv: list[str]) -> int:
+    """Start, load, work. Anything that prevents a start is told to the conductor in words."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    boot = read_boot(argv)
+    watch = ParentWatch(boot)
+    port = open_port(boot)
+    port.watch(watch.fd)
+    try:
+        rank = _load(boot, port)
+    except RuntimeFault as error:
+        port.send(CONDUCTOR, Fatal(boot.rank, str(error)))
+        port.close(linger_s=2.0)
+        return 1
+    worker = Worker(boot, port, rank)
+
+    def leave(signum: int, frame: Any) -> None:
+        worker.leaving = True
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the conductor decides
+    port.send(CONDUCTOR, Ready(boot.rank, boot.epoch, ABI, rank.ops.pools()))
+    status = worker.run()
+    port.close(linger_s=0.5)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

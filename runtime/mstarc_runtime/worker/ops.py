@@ -1,0 +1,226 @@
+"""The ops of a rank's nodes: batches calls for the engines, isolates failures, and owns pools and samplers.
+
+A failure inside a batched call is retried request by request, so that it hits only the request that causes it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink
+from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
+from mstarc_runtime.checkpoints import LazyCheckpoints, resolve
+from mstarc_runtime.engines.component import Checkpoint
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.program import ABSENT
+from mstarc_runtime.worker.waits import CallWait
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.session import Session
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOp:
+    """An op with the method that implements it."""
+
+    name: str  # node.op
+    node: NodeLink
+    link: OpLink
+    method: Callable[..., Any]
+
+
+def nodes_of_rank(linked: Linked, rank: int) -> list[NodeLink]:
+    """The nodes whose ops walks of this rank call."""
+    wanted = {node for walk in linked.walks if walk.rank == rank for node in walk.nodes}
+    return [node for node in linked.nodes if node.name in wanted]
+
+
+class OpTable:
+    """All ops of one rank. Built once per process, before `Ready`."""
+
+    def __init__(self, linked: Linked, rank: int, progress: Progress | None = None) -> None:
+        self.linked = linked
+        device = next(link.device for link in linked.ranks if link.rank == rank)
+        nodes = nodes_of_rank(linked, rank)
+        classes = {node.name: resolve(node.component) for node in nodes}
+        numpy_only = all(getattr(cls, "ARRAYS", "torch") == "numpy" for cls in classes.values())
+        self.arrays: Arrays = NumpyArrays() if numpy_only else TorchArrays(device)
+        self._ops: dict[str, BoundOp] = {}
+        self._load(nodes, classes, device, progress or (lambda done, total, what: None))
+        self._transformers: Any = None
+        if any(node.kind == "transformer" for node in nodes) or not numpy_only:
+            from mstarc_runtime.worker.kv import TransformerOps
+
+            self._transformers = TransformerOps(linked, nodes, device, self.arrays)
+
+    def _load(self, nodes: Sequence[NodeLink], classes: dict[str, Any], device: str, progress: Progress) -> None:
+        checkpoints = LazyCheckpoints(self.linked)
+        for done, node in enumerate(nodes):
+            progress(done, len(nodes), f"loading {node.name}")
+            checkpoint = checkpoints[node.checkpoint] if node.checkpoint else Checkpoint()
+            component = classes[node.name].load(checkpoint, node.config, device)
+            for link in node.ops:
+                method = getattr(component, link.name, None)
+                if method is None:
+                    raise LoadError(
+                        f"component `{node.component}` has no method `{link.name}` for op `{node.name}.{link.name}`"
+                    )
+                _check_signature(node, link, method)
+                name = f"{node.name}.{link.name}"
+                self._ops[name] = BoundOp(name, node, link, method)
+        progress(len(nodes), len(nodes), "loaded")
+
+    def attach(self, rank: Rank) -> None:
+        """Called once by the rank that uses this table."""
+        if self._transformers is not None:
+            self._transformers.attach(rank)
+
+    # ------------------------------------------------------------------------------------------------------------- limits
+
+    def most_rows(self, op: str) -> int:
+        """How many requests one call may batch."""
+        bound = self._ops[op]
+        if bound.node.kind == "transformer":
+            return bound.link.batch_max or 64
+        return (bound.link.batch_max or 64) if bound.link.batch else 1
+
+    def fits(self, first: CallWait, other: CallWait) -> bool:
+        """Whether two waiting calls of an op may share a batch."""
+        return (
+            first.only == other.only
+            and first.writes == other.writes
+            and first.reads == other.reads
+            and all(
+                _shape(a) == _shape(b) or self._is_transformer(first.op)
+                for a, b in zip(first.args, other.args, strict=True)
+            )
+        )
+
+    def _is_transformer(self, op: str) -> bool:
+        return self._ops[op].node.kind == "transformer"
+
+    # -------------------------------------------------------------------------------------------------------------- calls
+
+    def call_rows(self, op: str, calls: Sequence[tuple[Session, CallWait]]) -> list[Any]:
+        """One outcome per call: the op's result (a tuple if it has several), or the exception it raised."""
+        bound, first = self._ops[op], calls[0][1]
+        sessions = [session for session, _ in calls]
+        rows = [tuple(self._to_array(bound.link, k, value) for k, value in enumerate(wait.args)) for _, wait in calls]
+        try:
+            return self._run(bound, sessions, rows, first.writes, first.reads, first.only)
+        except Exception as error:
+            if len(calls) == 1:
+                return [error]
+        return [self.call_rows(op, [call])[0] for call in calls]
+
+    def call_batch(
+        self,
+        op: str,
+        sessions: Sequence[Session],
+        columns: tuple[Any, ...],
+        writes: tuple[str, ...],
+        reads: tuple[str, ...],
+        only: tuple[int, ...] | None,
+        errors: list[tuple[int, BaseException]],
+    ) -> Any:
+        """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`."""
+        rows = [tuple(column[i] for column in columns) for i in range(len(sessions))]
+        bound = self._ops[op]
+        try:
+            return self._stack(self._run(bound, sessions, rows, writes, reads, only))
+        except Exception as error:
+            if len(sessions) == 1:
+                errors.append((0, error))
+                raise
+        outcomes: list[Any] = []
+        for i, (session, row) in enumerate(zip(sessions, rows, strict=True)):
+            try:
+                outcomes.append(self._run(bound, [session], [row], writes, reads, only)[0])
+            except Exception as error:
+                errors.append((i, error))
+                outcomes.append(None)
+        good = next((outcome for outcome in outcomes if outcome is not None), None)
+        if good is None:
+            raise errors[0][1]
+        return self._stack([self._zeros(good) if outcome is None else outcome for outcome in outcomes])
+
+    def _run(
+        self,
+        bound: BoundOp,
+        sessions: Sequence[Session],
+        rows: Sequence[tuple[Any, ...]],
+        writes: tuple[str, ...],
+        reads: tuple[str, ...],
+        only: tuple[int, ...] | None,
+    ) -> list[Any]:
+        if bound.node.kind == "transformer":
+            outcomes: list[Any] = self._transformers.call(bound, sessions, rows, writes, reads)
+        elif bound.link.batch == "stack":
+            columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
+            results = bound.method(*columns)
+            several = results if bound.link.results > 1 else (results,)
+            outcomes = [tuple(column[i] for column in several) for i in range(len(rows))]
+            outcomes = (
+                [o if bound.link.results > 1 else o[0] for o in outcomes] if bound.link.results else [None] * len(rows)
+            )
+        else:
+            outcomes = [bound.method(*row) for row in rows]
+        if only is None or bound.link.results <= 1:
+            return outcomes
+        picked = [tuple(outcome[k] for k in only) for outcome in outcomes]
+        return [p[0] if len(only) == 1 else p for p in picked]
+
+    def _stack(self, outcomes: list[Any]) -> Any:
+        """Per-row results as batched columns."""
+        if outcomes[0] is None:
+            return None
+        if isinstance(outcomes[0], tuple):
+            return tuple(self.arrays.stack([outcome[k] for outcome in outcomes]) for k in range(len(outcomes[0])))
+        return self.arrays.stack(outcomes)
+
+    def _zeros(self, outcome: Any) -> Any:
+        if isinstance(outcome, tuple):
+            return tuple(self.arrays.zeros_like(value) for value in outcome)
+        return self.arrays.zeros_like(outcome)
+
+    def _to_array(self, link: OpLink, k: int, value: Any) -> Any:
+        if value is ABSENT or value is None:
+            return None
+        return value if link.params[k] == "host" else self.arrays.asarray(value)
+
+    # --------------------------------------------------------------------------------------- contexts, sampling and noise
+
+    def new_context(self, name: str) -> Any:
+        return self._transformers.new_context(name)
+
+    def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Session, str]]) -> Any:
+        return self._transformers.sample(sampler, logits, sites)
+
+    def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
+        return self._transformers.noise(dtype, dims, sites)
+
+    def pools(self) -> dict[str, tuple[int, int]]:
+        """cache -> (pages, entries per page)."""
+        return self._transformers.pools() if self._transformers is not None else {}
+
+    def gauges(self) -> dict[str, float]:
+        return self._transformers.gauges() if self._transformers is not None else {}
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
+
+
+def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:
+    """A method that cannot take the op's arguments is found at start-up, not on a request."""
+    count = len(link.params) + (1 if node.kind == "transformer" else 0)
+    try:
+        inspect.signature(method).bind(*[None] * count)
+    except TypeError as error:
+        raise LoadError(f"`{node.component}.{link.name}` does not fit op `{node.name}.{link.name}`: {error}") from error

@@ -1,0 +1,250 @@
+"""One rank of a linked program: its components, sessions and streams, and what to do with each message."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mstarc_runtime.abi.chunks import Chunker, policy_of
+from mstarc_runtime.abi.linked import Linked, StreamLink
+from mstarc_runtime.abi.messages import (
+    CloseStream,
+    Credit,
+    Emitted,
+    EndOfStream,
+    Finish,
+    Freed,
+    Items,
+    Message,
+    Open,
+    SinkStream,
+    Start,
+    WalkEnded,
+    WalkFailed,
+)
+from mstarc_runtime.checkpoints import Externs
+from mstarc_runtime.errors import BadRequest, RequestFailed
+from mstarc_runtime.program import WorkerProgram, rich
+from mstarc_runtime.worker.ops import OpTable
+from mstarc_runtime.worker.scheduler import Scheduler
+from mstarc_runtime.worker.session import Session
+from mstarc_runtime.worker.streams import StreamIn, StreamOut
+from mstarc_runtime.worker.walks import WalkRun
+
+log = logging.getLogger("mstarc.worker")
+
+CONDUCTOR = -1
+MAX_ROWS = 64
+REMEMBERED = 4096  # finished requests whose late stream messages are dropped
+
+
+class Rank:
+    """State and behaviour of one rank, without its process: `handle` takes messages, `turn` does one piece of work."""
+
+    def __init__(self, linked: Linked, rank: int, program: WorkerProgram, port: Any, ops: OpTable) -> None:
+        self.linked = linked
+        self.rank = rank
+        self.program = program
+        self.port = port
+        self.ops = ops
+        self.arrays = ops.arrays
+        self.config = SimpleNamespace(**linked.config)
+        self.externs = Externs(linked)
+        self.context_max = {context.name: context.max for context in linked.contexts}
+        self.scheduler = Scheduler(self, MAX_ROWS)
+        self.sessions: dict[int, Session] = {}
+        self.turns = 0
+        self._streams = {stream.name: stream for stream in linked.streams}
+        self._emitted: list[tuple[int, str, str, Any, dict[str, Any]]] = []
+        self._early: dict[int, list[Message]] = {}
+        self._over: dict[int, None] = {}  # requests that are over, oldest first
+        self._flushes: deque[Callable[[], None]] = deque()
+        ops.attach(self)
+
+    # ---------------------------------------------------------------------------------------------------------- messages
+
+    def handle(self, message: Message) -> None:
+        """Take one message.
+
+        A peer's stream message may overtake the conductor's `Open`: it is held until then. One of a request that is over here is
+        dropped.
+        """
+        match message:
+            case Open(request=request):
+                self.sessions[request] = Session(self, message)
+                for held in self._early.pop(request, ()):
+                    self._handle_session(self.sessions[request], held)
+            case Finish(request=request):
+                self._finish(request)
+            case Items() | EndOfStream() | Credit() if message.request not in self.sessions:
+                if message.request not in self._over:
+                    self._early.setdefault(message.request, []).append(message)
+            case Start() | CloseStream() | SinkStream() | Items() | EndOfStream() | Credit():
+                session = self.sessions.get(message.request)
+                if session is not None:
+                    self._handle_session(session, message)
+            case _:
+                raise TypeError(f"a worker does not take {type(message).__name__}")
+
+    def _finish(self, request: int) -> None:
+        session = self.sessions.pop(request, None)
+        if session is not None:
+            session.close()
+        self._early.pop(request, None)
+        self._over[request] = None
+        if len(self._over) > REMEMBERED:
+            self._over.pop(next(iter(self._over)))
+        self.port.send(CONDUCTOR, Freed(request))
+
+    def _handle_session(self, session: Session, message: Message) -> None:
+        match message:
+            case Start():
+                self._start(session, message)
+            case CloseStream(stream=stream, scope=scope):
+                self.stream_out(session, stream, scope).close()
+            case SinkStream(stream=stream, scope=scope):
+                self.stream_out(session, stream, scope).discard()
+            case Items(stream=stream, scope=scope, values=values):
+                end = self.stream_in(session, stream, scope)
+                for value in values:
+                    end.accept(self.arrays.asarray(value))
+            case EndOfStream(stream=stream, scope=scope, total=total):
+                self.stream_in(session, stream, scope).end(total)
+            case Credit(stream=stream, scope=scope, consumed=consumed):
+                self.stream_out(session, stream, scope).credit(consumed)
+
+    def _start(self, session: Session, start: Start) -> None:
+        run = WalkRun(self, session, start.run, start.walk, start.scope, start.closes)
+        session.runs[start.run] = run
+        run.steps = getattr(self.program, start.walk)(run, *[rich(value) for value in start.args])
+        self.scheduler.resume_later(run, None)
+
+    # -------------------------------------------------------------------------------------------------------------- work
+
+    def turn(self) -> None:
+        """One turn of the scheduler; what it emitted and sent leaves at its end, in one message per peer and stream."""
+        self.turns += 1
+        self.scheduler.turn()
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand emitted values and stream items to the transport."""
+        while self._flushes:
+            self._flushes.popleft()()
+        if self._emitted:
+            events, self._emitted = self._emitted, []
+            self.port.send(CONDUCTOR, Emitted(events))
+
+    def flush_later(self, flush: Callable[[], None]) -> None:
+        self._flushes.append(flush)
+
+    def walk_ended(self, run: WalkRun, results: Sequence[Any] | None) -> None:
+        """A coroutine returned: close the streams that end with it and report."""
+        session = run.session
+        for stream in run.closes:
+            self.stream_out(session, stream, run.scope).close()
+        session.end_run(run)
+        counts = dict(run.counts)
+        counts.update({f"context:{name}": context.length for name, context in session.contexts.items()})
+        host = [self.host_value(value) for value in results or ()]
+        self.flush()
+        self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, host, run.causes, counts))
+
+    def fail(self, run: WalkRun, error: BaseException) -> None:
+        """A walk raised: that request fails, no other is touched."""
+        if not run.alive:
+            return
+        run.session.end_run(run)
+        run.steps.close()
+        if isinstance(error, RequestFailed | BadRequest):
+            text, status = str(error), error.status
+        else:
+            log.error("walk %s of request %d failed", run.name, run.session.request, exc_info=error)
+            text, status = f"walk `{run.name}` failed: {type(error).__name__}: {error}", 500
+        self.flush()
+        self.port.send(CONDUCTOR, WalkFailed(run.session.request, run.run, text, status))
+
+    # ------------------------------------------------------------------------------------------------ services for verbs
+
+    def emit(self, session: Session, walk: str, modality: str, value: Any, attributes: dict[str, Any]) -> None:
+        """Queue one emitted value; it leaves with this turn."""
+        item = value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
+        self._emitted.append((session.request, walk, modality, item, attributes))
+
+    def host_value(self, value: Any) -> Any:
+        """A value as host Python sees it: arrays as numpy, 0-d ones as numbers."""
+        if isinstance(value, bool | int | float | str | bytes | None):
+            return value
+        if isinstance(value, list | tuple | Mapping):
+            return value
+        host = self.arrays.to_host(value)
+        return host.item() if host.ndim == 0 else host
+
+    def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Session, str]]) -> Any:
+        return self.ops.sample(sampler, logits, sites)
+
+    def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
+        return self.ops.noise(dtype, dims, sites)
+
+    def new_context(self, name: str) -> Any:
+        return self.ops.new_context(name)
+
+    def collects(self, region: str) -> tuple[str, ...]:
+        return tuple(self.program.COLLECTS.get(region, ()))
+
+    def where(self, stream: str, items: Any) -> list[bool] | None:
+        """Which of the items [B] pass the stream's `where`; None = all."""
+        name = self._streams[stream].where
+        if not name:
+            return None
+        flags = getattr(self.program, name)(self.config, items)
+        return [bool(flag) for flag in self.arrays.to_host(flags)]
+
+    def stream_out(self, session: Session, stream: str, scope: int) -> StreamOut:
+        """The producer's end, made on first use."""
+        key = (stream, scope)
+        end = session.outs.get(key)
+        if end is None:
+            link = self._streams[stream]
+            end = StreamOut(self, session, stream, scope, _capacity(link, session), link.sink)
+            session.outs[key] = end
+        return end
+
+    def stream_in(self, session: Session, stream: str, scope: int) -> StreamIn:
+        """The consumer's end, made on first use."""
+        key = (stream, scope)
+        end = session.ins.get(key)
+        if end is None:
+            link = self._streams[stream]
+            cut = self.externs[link.args["cut"]] if link.policy == "phrase" else None
+            chunker: Chunker[Any] = Chunker(policy_of(link.policy, link.args), link.at_end)
+            end = StreamIn(self, session, stream, scope, chunker, cut, link.source)
+            session.ins[key] = end
+        return end
+
+    def gauges(self) -> dict[str, float]:
+        """What `/metrics` shows of this rank."""
+        values = {
+            "requests": float(len(self.sessions)),
+            "walks": float(sum(len(session.runs) for session in self.sessions.values())),
+            "turns": float(self.turns),
+            "streams": float(sum(len(s.ins) + len(s.outs) for s in self.sessions.values())),
+            "held_messages": float(sum(len(held) for held in self._early.values())),
+        }
+        values.update(self.ops.gauges())
+        return values
+
+
+def _capacity(link: StreamLink, session: Session) -> int:
+    if isinstance(link.capacity, int):
+        return link.capacity
+    total = 0
+    for term in link.capacity.split("+"):
+        name = term.removeprefix("param:")
+        total += int(getattr(session.params, name)) if name != term else int(term)
+    return total

@@ -1,0 +1,292 @@
+"""Region loops: the generated straight-line body runs on a batch of requests that join and leave at iteration boundaries.
+
+The carried values of the running rows stay stacked from one iteration to the next; they are rearranged only when membership
+changes. A row leaves by `Batch.stop`, at the loop's bound, by failure, or because its request is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mstarc_runtime.worker.waits import LoopWait
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.session import Session
+    from mstarc_runtime.worker.walks import WalkRun
+
+
+class DrainedError(Exception):
+    """Every row has left in the middle of a body: the rest of it has nothing to do."""
+
+
+class Row:
+    """One request inside a region loop."""
+
+    __slots__ = ("collected", "error", "iteration", "parked", "run", "wait")
+
+    def __init__(self, run: WalkRun, wait: LoopWait) -> None:
+        self.run = run
+        self.wait = wait
+        self.iteration = 0
+        self.collected: dict[str, list[Any]] = {}
+        self.error: BaseException | None = None
+        self.parked = False  # a stream will wake the loop for this row
+
+    @property
+    def session(self) -> Session:
+        return self.run.session
+
+    def site(self, name: str) -> tuple[Session, str]:
+        return self.run.session, f"{self.run.name}/{name}"
+
+
+class RowParams:
+    """Params of the rows of a batch as arrays: `b.params.max_tokens` is [B]."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        batch = self._batch
+        values = [getattr(row.session.params, name) for row in batch.rows]
+        return batch.rank.arrays.asarray(values)
+
+
+class RowHost:
+    """`wants`, `given` and lets of the rows, as arrays."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        batch = self._batch
+        return batch.rank.arrays.asarray([getattr(row.session.host, name) for row in batch.rows])
+
+    def wants(self, modality: str) -> Any:
+        batch = self._batch
+        return batch.rank.arrays.asarray([row.session.host.wants(modality) for row in batch.rows])
+
+    def given(self, modality: str) -> Any:
+        batch = self._batch
+        return batch.rank.arrays.asarray([row.session.host.given(modality) for row in batch.rows])
+
+
+class Batch:
+    """Implements `mstarc_runtime.program.Batch` for one iteration."""
+
+    def __init__(self, rank: Rank, rows: list[Row]) -> None:
+        self.rank = rank
+        self.rows = rows
+        self.config = rank.config
+        self.params = RowParams(self)
+        self.host = RowHost(self)
+        self.left: list[tuple[Row, tuple[Any, ...]]] = []
+
+    @property
+    def iter(self) -> Any:
+        return self.rank.arrays.asarray([row.iteration for row in self.rows])
+
+    def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...]) -> tuple[Any, ...]:
+        flags = self.rank.arrays.to_host(flag)
+        ending = [bool(flags)] * len(self.rows) if flags.ndim == 0 else [bool(f) for f in flags]
+        if not any(ending):
+            return live
+        stay = [i for i, ends in enumerate(ending) if not ends]
+        for i, ends in enumerate(ending):
+            if ends:
+                self.left.append((self.rows[i], tuple(value[i] for value in carried)))
+        self.rows = [self.rows[i] for i in stay]
+        if not stay:
+            raise DrainedError
+        return tuple(self.rank.arrays.select(value, stay) for value in live)
+
+    def call(
+        self,
+        op: str,
+        *args: Any,
+        writes: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (),
+        only: tuple[int, ...] | None = None,
+    ) -> Any:
+        errors: list[tuple[int, BaseException]] = []
+        sessions = [row.session for row in self.rows]
+        outputs = self.rank.ops.call_batch(op, sessions, args, writes, reads, only, errors)
+        for i, error in errors:
+            self.rows[i].error = error
+        if errors and all(row.error is not None for row in self.rows):
+            raise DrainedError
+        return outputs
+
+    def sample(self, sampler: str, logits: Any, site: str) -> Any:
+        return self.rank.sample(sampler, logits, [row.site(site) for row in self.rows])
+
+    def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
+        return self.rank.noise(dtype, dims, [row.site(site) for row in self.rows])
+
+    def emit(self, modality: str, value: Any, **attributes: Any) -> None:
+        host = self.rank.arrays.to_host(value)
+        for row, item in zip(self.rows, host, strict=True):
+            if row.error is None:
+                self.rank.emit(row.session, row.run.name, modality, item, attributes)
+
+    def send(self, stream: str, item: Any) -> None:
+        keep = self.rank.where(stream, item)
+        for i, row in enumerate(self.rows):
+            if row.error is None and (keep is None or keep[i]):
+                self.rank.stream_out(row.session, stream, row.run.scope).push(item[i])
+
+    def collect(self, name: str, value: Any) -> None:
+        for i, row in enumerate(self.rows):
+            row.collected.setdefault(name, []).append(value[i])
+
+
+class RegionLoop:
+    """All requests that are inside one region loop of one walk on this rank."""
+
+    def __init__(self, rank: Rank, name: str, max_rows: int) -> None:
+        self.rank = rank
+        self.name = name  # <walk>_<label>
+        self.max_rows = max_rows
+        self.sends = rank.program.SENDS.get(name, {})
+        self.waiting: list[tuple[Row, tuple[Any, ...]]] = []  # rows outside the stacked batch, with their own carry
+        self.rows: list[Row] = []
+        self.carry: tuple[Any, ...] = ()
+        self.fixed: tuple[Any, ...] = ()
+
+    def join(self, row: Row) -> None:
+        """A request reaches the loop."""
+        arrays = self.rank.arrays
+        self.waiting.append((row, tuple(arrays.asarray(value) for value in row.wait.carry)))
+
+    def has_work(self) -> bool:
+        """Whether a turn could run at least one row now."""
+        return any(self._can_run(row) for row in self.rows) or any(self._can_run(row) for row, _ in self.waiting)
+
+    def turn(self) -> None:
+        """Run one iteration for every row that can run, up to the batch limit."""
+        self._regroup()
+        if not self.rows:
+            return
+        rows = self.rows
+        for row in rows:
+            row.run.waiting = f"loop {row.wait.label}"
+        batch = Batch(self.rank, rows)
+        try:
+            carry = rows[0].wait.body(batch, *self.carry, *self.fixed)
+        except DrainedError:
+            carry = ()
+        self._settle(batch, carry)
+
+    # ------------------------------------------------------------------------------------------------------- membership
+
+    def _can_run(self, row: Row) -> bool:
+        if not row.run.alive:
+            return True  # a turn is needed to forget it
+        session, scope = row.session, row.run.scope
+        return all(self.rank.stream_out(session, stream, scope).room(most) for stream, most in self.sends.items())
+
+    def _park(self, row: Row, carry: tuple[Any, ...]) -> None:
+        """Wait for credit outside the batch; the stream wakes this loop."""
+        self.waiting.append((row, carry))
+        if row.parked:
+            return
+        for stream, most in self.sends.items():
+            out = self.rank.stream_out(row.session, stream, row.run.scope)
+            if not out.room(most):
+                row.parked = True
+                row.run.waiting = f"credit of stream {stream}"
+                out.wakers.append(lambda: self._unpark(row))
+                return
+
+    def _unpark(self, row: Row) -> None:
+        row.parked = False
+        self.rank.scheduler.ready(self)
+
+    def _regroup(self) -> None:
+        """Form the batch of this turn: drop dead rows, finish spent ones, park those without credit, let waiting ones in."""
+        keep: list[int] = []
+        for i, row in enumerate(self.rows):
+            if not row.run.alive:
+                continue
+            if self._can_run(row):
+                keep.append(i)
+            else:
+                self._park(row, tuple(value[i] for value in self.carry))
+        joining: list[tuple[Row, tuple[Any, ...]]] = []
+        waiting, self.waiting = self.waiting, []
+        for row, carry in waiting:
+            if not row.run.alive:
+                continue
+            if row.iteration >= row.wait.bound:
+                self._finish(row, carry, "max")
+            elif len(keep) + len(joining) < self.max_rows and self._can_run(row):
+                joining.append((row, carry))
+            elif self._can_run(row):
+                self.waiting.append((row, carry))
+            else:
+                self._park(row, carry)
+        if joining or len(keep) != len(self.rows):
+            self._rebuild(keep, joining)
+
+    def _rebuild(self, keep: list[int], joining: list[tuple[Row, tuple[Any, ...]]]) -> None:
+        arrays = self.rank.arrays
+        rows = [self.rows[i] for i in keep] + [row for row, _ in joining]
+        columns: list[Any] = []
+        if rows:
+            for k in range(len(rows[0].wait.carry)):
+                pieces = [self.carry[k][i] for i in keep] + [carry[k] for _, carry in joining]
+                columns.append(arrays.stack(pieces))
+            self.fixed = tuple(
+                arrays.stack([arrays.asarray(row.wait.fixed[k]) for row in rows])
+                for k in range(len(rows[0].wait.fixed))
+            )
+        self.rows = rows
+        self.carry = tuple(columns)
+
+    # ----------------------------------------------------------------------------------------------------------- leaving
+
+    def _settle(self, batch: Batch, carry: tuple[Any, ...]) -> None:
+        """After a body: hand results to the rows that left, count the others on, drop the failed ones."""
+        keep: list[int] = []
+        spent: list[tuple[Row, tuple[Any, ...]]] = []
+        for i, row in enumerate(batch.rows):
+            if row.error is not None or not row.run.alive:
+                continue
+            row.iteration += 1
+            if row.iteration >= row.wait.bound:
+                spent.append((row, tuple(value[i] for value in carry)))
+            else:
+                keep.append(i)
+        survivors = [batch.rows[i] for i in keep]
+        failed = [row for row in self.rows if row.error is not None]
+        if len(keep) != len(batch.rows):
+            carry = tuple(self.rank.arrays.select(value, keep) for value in carry) if keep else ()
+        changed = len(survivors) != len(self.rows)
+        self.rows, self.carry = survivors, carry
+        if changed and survivors and survivors[0].wait.fixed:
+            self._restack_fixed()
+        for row, values in batch.left:
+            if row.error is None:
+                self._finish(row, values, "stop")
+        for row, values in spent:
+            self._finish(row, values, "max")
+        for row in failed:
+            if row.error is not None:
+                self.rank.fail(row.run, row.error)
+
+    def _restack_fixed(self) -> None:
+        arrays = self.rank.arrays
+        first = self.rows[0].wait.fixed
+        self.fixed = tuple(
+            arrays.stack([arrays.asarray(row.wait.fixed[k]) for row in self.rows]) for k in range(len(first))
+        )
+
+    def _finish(self, row: Row, carried: tuple[Any, ...], why: str) -> None:
+        run, wait = row.run, row.wait
+        if wait.kind == "max":
+            run.causes[wait.label] = why
+        run.counts[wait.label] = row.iteration
+        names = self.rank.collects(self.name)
+        gathered = tuple(self.rank.arrays.cat(row.collected.get(name, [])) for name in names)
+        self.rank.scheduler.resume_later(run, carried + gathered)

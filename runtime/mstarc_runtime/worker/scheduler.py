@@ -1,0 +1,215 @@
+"""Decides what a rank runs next: one turn of one ready group at a time, in the order in which groups became ready.
+
+A group is everything that waits for the same work: calls of one op, one extern, or one region loop. After its turn a group that
+still has work goes to the back, so two kinds of work share the rank fairly and neither waits longer than one op of the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mstarc_runtime.program import ABSENT
+from mstarc_runtime.worker.regions import RegionLoop, Row
+from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.walks import WalkRun
+
+
+class Group(Protocol):
+    name: str
+
+    def has_work(self) -> bool: ...
+
+    def turn(self) -> None: ...
+
+
+class CallGroup:
+    """Calls of one op that wait."""
+
+    def __init__(self, rank: Rank, op: str) -> None:
+        self.rank = rank
+        self.name = op
+        self.queue: deque[tuple[WalkRun, CallWait]] = deque()
+
+    def has_work(self) -> bool:
+        return bool(self.queue)
+
+    def turn(self) -> None:
+        most = self.rank.ops.most_rows(self.name)
+        taken: list[tuple[WalkRun, CallWait]] = []
+        while self.queue and len(taken) < most:
+            run, wait = self.queue[0]
+            if taken and not self.rank.ops.fits(taken[0][1], wait):
+                break
+            self.queue.popleft()
+            if run.alive:
+                taken.append((run, wait))
+        if not taken:
+            return
+        outcomes = self.rank.ops.call_rows(self.name, [(run.session, wait) for run, wait in taken])
+        for (run, _), outcome in zip(taken, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                self.rank.fail(run, outcome)
+            else:
+                self.rank.scheduler.resume_later(run, outcome)
+
+
+class ExternGroup:
+    """Calls of one extern that wait; one call a turn."""
+
+    def __init__(self, rank: Rank, name: str) -> None:
+        self.rank = rank
+        self.name = name
+        self.queue: deque[tuple[WalkRun, ExternWait]] = deque()
+
+    def has_work(self) -> bool:
+        return bool(self.queue)
+
+    def turn(self) -> None:
+        run, wait = self.queue.popleft()
+        if not run.alive:
+            return
+        try:
+            arguments = [self.rank.host_value(value) for value in wait.args]
+            result = self.rank.externs[self.name](*arguments)
+        except Exception as error:
+            self.rank.fail(run, error)
+            return
+        self.rank.scheduler.resume_later(run, result)
+
+
+class Scheduler:
+    """The ready groups of a rank and the coroutines that can go on."""
+
+    def __init__(self, rank: Rank, max_rows: int) -> None:
+        self.rank = rank
+        self.max_rows = max_rows
+        self._ready: deque[Group] = deque()
+        self._queued: set[int] = set()
+        self._resumable: deque[tuple[WalkRun, Any]] = deque()
+        self._calls: dict[str, CallGroup] = {}
+        self._externs: dict[str, ExternGroup] = {}
+        self._loops: dict[str, RegionLoop] = {}
+
+    def ready(self, group: Group) -> None:
+        """The group has, or may have, work for a turn."""
+        if id(group) not in self._queued:
+            self._queued.add(id(group))
+            self._ready.append(group)
+
+    def resume_later(self, run: WalkRun, value: Any) -> None:
+        """Resume a coroutine with the answer to what it waited for, before the next turn."""
+        self._resumable.append((run, value))
+
+    def idle(self) -> bool:
+        """Whether nothing can run until a message arrives."""
+        return not self._ready and not self._resumable
+
+    def turn(self) -> None:
+        """Resume what can go on, then run one turn of the group that has been ready longest."""
+        self._resume_all()
+        if not self._ready:
+            return
+        group = self._ready.popleft()
+        self._queued.discard(id(group))
+        group.turn()
+        self._resume_all()
+        if group.has_work():
+            self.ready(group)
+
+    # -------------------------------------------------------------------------------------------------------- coroutines
+
+    def _resume_all(self) -> None:
+        while self._resumable:
+            run, value = self._resumable.popleft()
+            if run.alive:
+                self._resume(run, value)
+
+    def _resume(self, run: WalkRun, value: Any) -> None:
+        """Run a coroutine until it has to wait, ends or fails."""
+        while True:
+            try:
+                wait = run.steps.send(value)
+            except StopIteration as end:
+                self.rank.walk_ended(run, end.value)
+                return
+            except Exception as error:
+                self.rank.fail(run, error)
+                return
+            match wait:
+                case SendWait() if self._try_send(run, wait):
+                    value = None
+                case TakeWait() if self._can_take(run, wait):
+                    value = self._take(run, wait)
+                case _:
+                    self._park(run, wait)
+                    return
+
+    def _park(self, run: WalkRun, wait: Any) -> None:
+        match wait:
+            case CallWait(op=op):
+                run.waiting = f"op {op}"
+                calls = self._calls.setdefault(op, CallGroup(self.rank, op))
+                calls.queue.append((run, wait))
+                self.ready(calls)
+            case ExternWait(name=name):
+                run.waiting = f"extern {name}"
+                externs = self._externs.setdefault(name, ExternGroup(self.rank, name))
+                externs.queue.append((run, wait))
+                self.ready(externs)
+            case LoopWait():
+                name = wait.body.__name__
+                run.waiting = f"loop {wait.label}"
+                loop = self._loops.setdefault(name, RegionLoop(self.rank, name, self.max_rows))
+                loop.join(Row(run, wait))
+                self.ready(loop)
+            case SendWait(stream=stream):
+                run.waiting = f"credit of stream {stream}"
+                out = self.rank.stream_out(run.session, stream, run.scope)
+                out.wakers.append(lambda: self._retry(run, wait))
+            case TakeWait(streams=streams):
+                run.waiting = f"stream {', '.join(streams)}"
+                for stream in streams:
+                    end = self.rank.stream_in(run.session, stream, run.scope)
+                    if not end.ready():
+                        end.wakers.append(lambda: self._retry(run, wait))
+                        return
+            case _:
+                raise TypeError(f"walk {run.name} yielded {wait!r}, which no verb gives")
+
+    def _retry(self, run: WalkRun, wait: SendWait | TakeWait) -> None:
+        """What a send or take waited for may be there now."""
+        if not run.alive:
+            return
+        if isinstance(wait, SendWait):
+            if self._try_send(run, wait):
+                self.resume_later(run, None)
+            else:
+                self._park(run, wait)
+        elif self._can_take(run, wait):
+            self.resume_later(run, self._take(run, wait))
+        else:
+            self._park(run, wait)
+
+    def _try_send(self, run: WalkRun, wait: SendWait) -> bool:
+        keep = self.rank.where(wait.stream, self.rank.arrays.asarray(wait.item)[None])
+        if keep is not None and not keep[0]:
+            return True
+        out = self.rank.stream_out(run.session, wait.stream, run.scope)
+        if not out.room():
+            return False
+        out.push(wait.item)
+        return True
+
+    def _can_take(self, run: WalkRun, wait: TakeWait) -> bool:
+        return all(self.rank.stream_in(run.session, stream, run.scope).ready() for stream in wait.streams)
+
+    def _take(self, run: WalkRun, wait: TakeWait) -> Any:
+        views = [self.rank.stream_in(run.session, stream, run.scope).take() for stream in wait.streams]
+        if all(view is None for view in views):
+            return ABSENT
+        given = tuple(ABSENT if view is None else view for view in views)
+        return given[0] if len(given) == 1 else given

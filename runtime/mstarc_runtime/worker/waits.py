@@ -1,0 +1,50 @@
+"""What a walk coroutine yields: the things it can wait for. The scheduler answers each by resuming the coroutine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CallWait:
+    """One call of `node.op`, batched with calls of other requests."""
+
+    op: str
+    args: tuple[Any, ...]
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    only: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWait:
+    """A region loop: `body` is run for a batch of requests until each has left."""
+
+    label: str
+    body: Callable[..., tuple[Any, ...]]
+    kind: str
+    bound: int
+    carry: tuple[Any, ...]
+    fixed: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendWait:
+    stream: str
+    item: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TakeWait:
+    streams: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternWait:
+    name: str
+    args: tuple[Any, ...]
+
+
+Wait = CallWait | LoopWait | SendWait | TakeWait | ExternWait

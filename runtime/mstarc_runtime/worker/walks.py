@@ -1,0 +1,113 @@
+"""One run of one walk for one request: the `Walk` that generated coroutines speak to, and its state for the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
+
+if TYPE_CHECKING:
+    from mstarc_runtime.program import Steps
+    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.session import Session
+
+
+class WalkRun:
+    """Implements `mstarc_runtime.program.Walk`. `steps` is the coroutine; `waiting` says in words what it waits for."""
+
+    __slots__ = (
+        "alive",
+        "causes",
+        "closes",
+        "config",
+        "counts",
+        "name",
+        "rank",
+        "run",
+        "scope",
+        "session",
+        "steps",
+        "waiting",
+    )
+
+    def __init__(self, rank: Rank, session: Session, run: int, name: str, scope: int, closes: Sequence[str]) -> None:
+        self.rank = rank
+        self.session = session
+        self.run = run
+        self.name = name
+        self.scope = scope
+        self.closes = tuple(closes)
+        self.config = rank.config
+        self.causes: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self.alive = True
+        self.waiting = "its first step"
+        self.steps: Steps
+
+    @property
+    def params(self) -> Any:
+        return self.session.params
+
+    @property
+    def host(self) -> Any:
+        return self.session.host
+
+    # ------------------------------------------------------------------------------------------------- verbs that wait
+
+    def call(
+        self,
+        op: str,
+        *args: Any,
+        writes: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (),
+        only: tuple[int, ...] | None = None,
+    ) -> CallWait:
+        return CallWait(op, args, writes, reads, only)
+
+    def loop(
+        self,
+        label: str,
+        body: Callable[..., tuple[Any, ...]],
+        kind: str,
+        bound: int,
+        carry: tuple[Any, ...],
+        fixed: tuple[Any, ...] = (),
+    ) -> LoopWait:
+        return LoopWait(label, body, kind, int(bound), carry, fixed)
+
+    def send(self, stream: str, item: Any) -> SendWait:
+        return SendWait(stream, item)
+
+    def take(self, *streams: str) -> TakeWait:
+        return TakeWait(streams)
+
+    def extern(self, name: str, *args: Any) -> ExternWait:
+        return ExternWait(name, args)
+
+    # ------------------------------------------------------------------------------------------------ verbs that do not
+
+    def sample(self, sampler: str, logits: Any, site: str) -> Any:
+        logits = self.rank.arrays.asarray(logits)
+        return self.rank.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
+
+    def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
+        return self.rank.noise(dtype, dims, [(self.session, f"{self.name}/{site}")])[0]
+
+    def emit(self, modality: str, value: Any, **attributes: Any) -> None:
+        self.rank.emit(self.session, self.name, modality, self.rank.arrays.to_host(value), attributes)
+
+    def fork(self, target: str, source: str) -> None:
+        self.session.fork(target, source)
+
+    def drop(self, *contexts: str) -> None:
+        self.session.drop(contexts)
+
+    def true(self, flag: Any) -> bool:
+        return bool(flag)
+
+    def cause(self, label: str, why: str) -> None:
+        self.causes[label] = why
+
+    def cat(self, items: Sequence[Any]) -> Any:
+        return self.rank.arrays.cat(items)
