@@ -82,7 +82,8 @@ class TorchArrays:
     def cat(self, items: Sequence[Any]) -> Any:
         if not items:
             return self.torch.zeros(0, dtype=self.torch.int64, device=self.device)
-        return self.torch.cat([self.torch.atleast_1d(self.asarray(item)) for item in items])
+        arrays = [self.asarray(item) for item in items]
+        return self.torch.cat([array[None] if array.ndim == 0 else array for array in arrays])
 
     def select(self, array: Any, rows: Sequence[int]) -> Any:
         return array[self.torch.tensor(list(rows), device=array.device)]

@@ -22,6 +22,7 @@ class OpLink(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     params: list[str]
     results: int
+    result_kinds: list[str] = []  # `row` or `packed` per result; empty = all `row`
     optional: list[bool] = []
     attend: str = ""
     positions: str = ""

@@ -111,7 +111,7 @@ def _drive(steps: Any, request: RequestRun, needs: Needs, program: Any) -> None:
 
 
 def _unknown(program: Any, name: str) -> tuple[UnknownValue, ...]:
-    return (UNKNOWN,) * program.RESULTS.get(name, 0)
+    return (UNKNOWN,) * int(program.RESULTS.get(name, 0))
 
 
 def check_limits(needs: Needs, limits: Mapping[str, int], field: str) -> None:

@@ -263,7 +263,7 @@ class Engine:
             async with asyncio.timeout(deadline_s):
                 await run_program(run, getattr(self.program, run.entry.name)(run), 0)
         except TimeoutError:
-            waits = ", ".join(sorted(set(run.waiting.values()))) or "its program"
+            waits = ", ".join(sorted(run.interrupted)) or "its program"
             error = RequestFailed(f"the deadline of {deadline_s:g} s passed while waiting for {waits}", 504)
         except asyncio.CancelledError:
             error = run.aborted or RequestFailed("cancelled", 499)
@@ -322,6 +322,9 @@ class Engine:
         self.cluster.send(rank, Start(run.number, number, name, [plain(value) for value in args], scope, list(closes)))
         try:
             return tuple(await future)
+        except asyncio.CancelledError:
+            run.interrupted.add(name)
+            raise
         finally:
             self._walks.pop(number, None)
             run.waiting.pop(number, None)

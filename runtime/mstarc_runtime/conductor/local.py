@@ -6,6 +6,7 @@ Messages are encoded and decoded as between processes, so what works here works 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from mstarc_runtime.package import load_worker
 from mstarc_runtime.transport.wire import decode, encode
 from mstarc_runtime.worker.ops import OpTable
 from mstarc_runtime.worker.rank import CONDUCTOR, Rank
+
+log = logging.getLogger("mstarc.conductor")
 
 
 class _Link:
@@ -44,7 +47,7 @@ class LocalCluster:
 
     async def start(self, on_message: Callable[[int, Message], None], on_lost: Callable[[int, str], None]) -> None:
         """Build every rank, then report it ready."""
-        self._on_message = on_message
+        self._on_message, self._on_lost = on_message, on_lost
         for link in self.linked.ranks:
             try:
                 ops = OpTable(self.linked, link.rank)
@@ -56,6 +59,14 @@ class LocalCluster:
                 return
             on_message(link.rank, Ready(link.rank, 1, ABI, ops.pools()))
         self._task = asyncio.create_task(self._run(), name="local ranks")
+        self._task.add_done_callback(self._report_death)
+
+    def _report_death(self, task: asyncio.Task[None]) -> None:
+        """A bug in a rank ends them all; the engine must know."""
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the local ranks died", exc_info=task.exception())
+            for rank in self.ranks:
+                self._on_lost(rank, f"internal error: {task.exception()}")
 
     def post(self, source: int, peer: int, message: Message) -> None:
         """Queue a message; order is kept per (source, peer)."""

@@ -87,6 +87,7 @@ class RequestRun:
         self.ended = False
         self.ranks: set[int] = set()  # where the request is open
         self.waiting: dict[int, str] = {}  # run -> walk that has not ended
+        self.interrupted: set[str] = set()  # walks that ran when the request was stopped
         self._known: list[tuple[ExternStep, Any]] = []
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None

@@ -137,7 +137,7 @@ class OpTable:
         except Exception as error:
             if len(sessions) == 1:
                 errors.append((0, error))
-                raise
+                return None
         outcomes: list[Any] = []
         for i, (session, row) in enumerate(zip(sessions, rows, strict=True)):
             try:
@@ -146,9 +146,7 @@ class OpTable:
                 errors.append((i, error))
                 outcomes.append(None)
         good = next((outcome for outcome in outcomes if outcome is not None), None)
-        if good is None:
-            raise errors[0][1]
-        return self._stack([self._zeros(good) if outcome is None else outcome for outcome in outcomes])
+        return None if good is None else self._stack([self._zeros(good) if outcome is None else outcome for outcome in outcomes])
 
     def _run(
         self,

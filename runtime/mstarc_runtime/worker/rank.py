@@ -95,6 +95,7 @@ class Rank:
         session = self.sessions.pop(request, None)
         if session is not None:
             session.close()
+            self.scheduler.forget_dead()
         self._early.pop(request, None)
         self._over[request] = None
         if len(self._over) > REMEMBERED:

@@ -160,8 +160,12 @@ class RegionLoop:
         self.waiting.append((row, tuple(arrays.asarray(value) for value in row.wait.carry)))
 
     def has_work(self) -> bool:
-        """Whether a turn could run at least one row now."""
-        return any(self._can_run(row) for row in self.rows) or any(self._can_run(row) for row, _ in self.waiting)
+        """Whether a turn is due: a row runs, wants to join, or has to be parked. Parked rows are woken by their stream."""
+        return bool(self.rows) or any(not row.parked for row, _ in self.waiting)
+
+    def forget_dead(self) -> None:
+        """Drop parked rows whose request is over."""
+        self.waiting = [(row, carry) for row, carry in self.waiting if row.run.alive]
 
     def turn(self) -> None:
         """Run one iteration for every row that can run, up to the batch limit."""
@@ -176,6 +180,10 @@ class RegionLoop:
             carry = rows[0].wait.body(batch, *self.carry, *self.fixed)
         except DrainedError:
             carry = ()
+        except Exception as error:  # not of one row: nothing that this iteration did can be told apart
+            carry = ()
+            for row in batch.rows:
+                row.error = row.error or error
         self._settle(batch, carry)
 
     # ------------------------------------------------------------------------------------------------------- membership

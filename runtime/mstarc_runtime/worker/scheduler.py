@@ -104,6 +104,11 @@ class Scheduler:
         """Resume a coroutine with the answer to what it waited for, before the next turn."""
         self._resumable.append((run, value))
 
+    def forget_dead(self) -> None:
+        """Drop what still refers to walks that are over."""
+        for loop in self._loops.values():
+            loop.forget_dead()
+
     def idle(self) -> bool:
         """Whether nothing can run until a message arrives."""
         return not self._ready and not self._resumable

@@ -1,0 +1,1 @@
+"""Coded diagnostics with spans: the objects, the table of rules and the renderers."""

@@ -1,0 +1,145 @@
+"""The table of rules: one constant a code, and what state each code is in. Takes nothing; gives `RULES` and `rule_state`.
+
+Families: MC0xx names and text, MC1xx deadlock and determinacy, MC2xx loops, MC3xx branches and phases, MC4xx streams,
+MC5xx contexts, params and requests, MC6xx placement, MC7xx graph regions, MC8xx cost, MC9xx the binding file (YAML).
+A code whose construct the language does not have is kept as `reserved`, so that a code never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from mstarc.diagnostics.core import Rule
+
+State: TypeAlias = Literal["checked", "link", "reserved", "internal"]
+
+MC000 = Rule("MC000", "internal-error", "error", "the compiler does its work")
+
+# ------------------------------------------------------------------------------------------------------ names and text
+
+MC001 = Rule("MC001", "duplicate-name", "error", "a name is declared once in its model")
+MC002 = Rule(
+    "MC002", "unknown-name", "error", "every reference resolves to a declaration of the right kind", ("MC004",)
+)
+MC003 = Rule("MC003", "rebound-name", "error", "a name is bound once on any path, unless the loop around it carries it")
+MC004 = Rule("MC004", "unbound-input", "error", "each parameter of a call gets exactly one argument")
+MC005 = Rule("MC005", "use-before-bind", "error", "a name is used only after the statement that binds it")
+MC006 = Rule("MC006", "dead-value", "warning", "a bound value is used on at least one path")
+MC007 = Rule("MC007", "type-mismatch", "error", "argument and parameter agree in dtype, rank and dims")
+MC010 = Rule("MC010", "syntax-error", "error", "the text follows the grammar of the language")
+MC011 = Rule("MC011", "reserved-word", "error", "a word of the language is not used as a name")
+MC012 = Rule("MC012", "unreadable-file", "error", "a file exists, is readable and is UTF-8 text")
+MC013 = Rule("MC013", "unknown-setting", "error", "attributes, settings and policy arguments are ones the language has")
+MC014 = Rule("MC014", "allow-malformed", "error", "an `allow` comment names a warning and gives its reason")
+MC015 = Rule("MC015", "allow-unused", "warning", "an `allow` comment silences at least one finding")
+
+# ------------------------------------------------------------------------------------------- deadlock and determinacy
+
+MC101 = Rule("MC101", "zero-delay-cycle", "error", "every cycle of value dependencies crosses a carry")
+MC102 = Rule("MC102", "unprimed-stream-cycle", "error", "arms that wait for each other's items can make progress")
+MC103 = Rule("MC103", "capacity-deadlock", "error", "arms can finish within the declared capacities")
+MC104 = Rule(
+    "MC104",
+    "shared-state-race",
+    "error",
+    "a context, state, sampler or emitted modality belongs to one arm",
+    ("MC502",),
+)
+MC105 = Rule("MC105", "unordered-writers", "error", "one arm sends on a stream and one arm takes from it")
+
+# --------------------------------------------------------------------------------------------------------------- loops
+
+MC201 = Rule("MC201", "loop-bound", "error", "a loop's bound is a host value that is provably in range")
+MC202 = Rule("MC202", "carry-incomplete", "error", "a carried name has an initial value and is bound on every path")
+MC203 = Rule("MC203", "carry-type", "error", "the initial and the next value of a carried name have one type")
+MC204 = Rule(
+    "MC204", "stale-body", "warning", "a loop's body depends on something that changes from one iteration to the next"
+)
+MC205 = Rule("MC205", "exit-predicate", "error", "`stop when` tests a bool that the body can change", ("MC002",))
+MC206 = Rule("MC206", "loop-result", "error", "a name used after a loop is carried or collected by it", ("MC002",))
+MC207 = Rule("MC207", "collect-over-budget", "error", "what a loop collects fits its placement")
+MC208 = Rule(
+    "MC208", "unsafe-speculation", "error", "effects that cannot be undone follow the exit check of their iteration"
+)
+
+# -------------------------------------------------------------------------------------------------- branches and phases
+
+MC301 = Rule("MC301", "join-incomplete", "error", "a name used after a branch is bound on every path to the use")
+MC302 = Rule("MC302", "double-join", "error", "two arms do not bind one name", ("MC003",))
+MC303 = Rule("MC303", "arm-mismatch", "error", "a name bound in several arms has one type")
+MC304 = Rule("MC304", "inexhaustive-match", "error", "`for ... case` covers each kind of part once")
+MC305 = Rule("MC305", "device-guard", "error", "control depends on host values only")
+
+# ------------------------------------------------------------------------------------------------------------- streams
+
+MC401 = Rule("MC401", "policy-arguments", "error", "the numbers of a stream policy are in range")
+MC402 = Rule("MC402", "rate-inconsistent", "error", "streams taken together receive items at one rate")
+MC403 = Rule("MC403", "unaligned-inputs", "error", "streams taken together give equally many chunks in every request")
+MC404 = Rule("MC404", "capacity-too-small", "error", "a capacity holds the largest chunk and what comes before it")
+MC405 = Rule("MC405", "unbounded-stream", "error", "a stream's capacity is a host value with a provable range")
+MC406 = Rule("MC406", "tail-undeclared", "error", "a stream that can end within a chunk says what happens to the rest")
+MC407 = Rule("MC407", "no-end-of-stream", "error", "`next` is never called more often than there are chunks")
+MC408 = Rule("MC408", "window-never-fills", "warning", "a producer can send at least one full chunk")
+MC409 = Rule("MC409", "overlap-untrimmed", "error", "items decoded twice are trimmed, or the overlap is declared")
+MC410 = Rule("MC410", "rate-undeclared", "error", "a source whose items per firing vary declares them")
+MC411 = Rule(
+    "MC411", "stream-one-ended", "error", "a stream that is sent on is taken from in a parallel arm, and vice versa"
+)
+
+# ---------------------------------------------------------------------------------------- contexts, params, requests
+
+MC501 = Rule("MC501", "result-unused", "warning", "the result of a walk is used by the request")
+MC502 = Rule("MC502", "recall-before-persist", "error", "a context is written before an op that needs it reads it")
+MC503 = Rule("MC503", "over-budget", "error", "weights, caches and buffers fit the memory of each placement")
+MC504 = Rule("MC504", "unsized-dim", "error", "each free dim that sizes a buffer has a bound")
+MC505 = Rule("MC505", "context-unused", "warning", "a context is written by some walk")
+MC506 = Rule("MC506", "frozen-writes", "error", "a frozen op neither writes a context nor advances its counter")
+MC507 = Rule("MC507", "foreign-context", "error", "an op uses contexts of its own node's cache")
+MC508 = Rule("MC508", "default-out-of-range", "error", "a param's default lies in the param's own range")
+MC509 = Rule("MC509", "output-mismatch", "error", "a request emits what it declares and declares what it emits")
+MC510 = Rule("MC510", "walk-never-called", "warning", "some request calls each walk")
+MC511 = Rule("MC511", "require-late", "error", "`require` stands before the first walk call of a request")
+MC512 = Rule("MC512", "require-constant", "error", "a `require` can be true and can be false")
+MC513 = Rule("MC513", "no-request", "error", "a model has at least one request")
+
+# ----------------------------------------------------------------------------------------------------------- placement
+
+MC601 = Rule("MC601", "unplaced-node", "error", "every node has exactly one placement")
+MC602 = Rule("MC602", "split-loop-exit", "error", "ranks that share a loop hear of its exit")
+MC603 = Rule("MC603", "chatty-cut", "warning", "bytes across a cut inside a loop stay under the link's budget")
+MC604 = Rule("MC604", "overlapping-groups", "error", "rank sets of two placements are equal or disjoint")
+MC605 = Rule("MC605", "split-walk", "error", "all ops of a walk are on one rank")
+
+# ---------------------------------------------------------------------------------------------------- regions and cost
+
+MC701 = Rule("MC701", "region-not-convex", "error", "no path leaves a region and comes back", ("MC702",))
+MC702 = Rule("MC702", "region-impure", "error", "a region holds device work only")
+MC703 = Rule("MC703", "bucket-gap", "error", "graph sizes ascend and cover the largest batch")
+MC801 = Rule("MC801", "slo-exceeded", "error", "the longest path of a walk fits its deadline")
+MC802 = Rule("MC802", "period-exceeded", "error", "the maximum cycle ratio fits the declared period")
+MC803 = Rule("MC803", "lopsided-par", "info", "parallel arms cost about the same")
+
+# ---------------------------------------------------------------------------------------------------- the binding file
+
+MC901 = Rule("MC901", "unknown-key", "error", "each key of the binding file is one that the format has")
+MC902 = Rule("MC902", "binding-type", "error", "each value of the binding file has the type its key asks for")
+MC903 = Rule("MC903", "unbound-node", "error", "every node and extern of the model is bound to Python")
+MC904 = Rule("MC904", "bound-to-nothing", "error", "the binding file binds only what the model declares")
+MC905 = Rule("MC905", "config-missing", "error", "each config path of the model has a value")
+MC906 = Rule("MC906", "yaml-syntax", "error", "the binding file is one YAML mapping without duplicate keys")
+MC907 = Rule("MC907", "unknown-checkpoint", "error", "a component's checkpoint is declared under `checkpoints`")
+MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding file beside it")
+
+RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
+
+_LINK = frozenset({"MC207", "MC503", "MC504", "MC601", "MC604", "MC605"})
+_RESERVED = frozenset({"MC208", "MC410", "MC602", "MC603", "MC701", "MC702", "MC703", "MC801", "MC802", "MC803"})
+
+
+def rule_state(code: str) -> State:
+    """`checked`: `mstarc check` reports it. `link`: it needs a placement. `reserved`: nothing reports it yet."""
+    if code == MC000.code:
+        return "internal"
+    if code in _LINK:
+        return "link"
+    return "reserved" if code in _RESERVED else "checked"

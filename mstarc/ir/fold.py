@@ -1,0 +1,249 @@
+"""Evaluates expressions of the IR, the same way wherever they are evaluated: at link, at admission and in the interpreter.
+
+Host numbers are Python's (floats are f64). The elements of `linspace` and `shift` tables are f32 one by one, and whatever meets one
+is rounded to f32 first, so `lo < t` with a table element `t` compares in f32. Device values take part through Python's operators.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, assert_never
+
+from mstarc.ir.types import (
+    Apply,
+    Binary,
+    Expr,
+    FieldOf,
+    IfThen,
+    Index,
+    ListOf,
+    Lit,
+    Range,
+    Ref,
+    Slice,
+    Unary,
+    ValueId,
+    Var,
+)
+
+
+class FoldError(ValueError):
+    """An expression has no value: a name is unknown, a division by zero, an index out of range. The message names it."""
+
+
+class _Absent:
+    """The value of an optional that was not bound, and of `next` after the end. Falsy; there is one, `ABSENT`."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+
+class Scope(Protocol):
+    """Where names get their values. Each method raises `FoldError` for a name that it does not know."""
+
+    def ref(self, ref: Ref) -> Any: ...
+
+    def var(self, ident: ValueId) -> Any: ...
+
+    def field(self, ident: ValueId, name: str) -> Any:
+        """A field of a value; `field_of` does it for all but chunk handles."""
+        ...
+
+    def apply(self, fn: str, args: tuple[Any, ...]) -> Any:
+        """The built-ins that need more than their arguments: `given wants last guide`."""
+        ...
+
+
+class F32(float):
+    """A host number in single precision. Sums, products and quotients of f32 numbers via f64 are correctly rounded."""
+
+    def __new__(cls, value: float) -> F32:
+        try:
+            return super().__new__(cls, struct.unpack("f", struct.pack("f", value))[0])
+        except OverflowError:
+            return super().__new__(cls, float("inf") if value > 0 else float("-inf"))
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __neg__(self) -> F32:
+        return F32(-float(self))
+
+
+def _rounding(op: Callable[[float, float], Any], swapped: bool = False) -> Callable[[F32, object], Any]:
+    def method(self: F32, other: object) -> Any:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        a, b = float(self), float(F32(other))
+        result = op(b, a) if swapped else op(a, b)
+        return result if isinstance(result, bool) else F32(result)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
+    setattr(F32, f"__{_name}__", _rounding(getattr(operator, _name)))
+    setattr(F32, f"__r{_name}__", _rounding(getattr(operator, _name), swapped=True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(F32, f"__{_name}__", _rounding(getattr(operator, _name)))
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def fold(expr: Expr, scope: Scope) -> Any:
+    """The value of the expression. Raises `FoldError`."""
+    match expr:
+        case Lit(value):
+            return value
+        case Ref(scope="member", name=name):
+            return name
+        case Ref():
+            return scope.ref(expr)
+        case Var(ident):
+            return scope.var(ident)
+        case Unary(op, x):
+            return -fold(x, scope) if op == "-" else _not(fold(x, scope))
+        case Binary(op, a, b):
+            return _binary(op, a, b, scope)
+        case IfThen(cond, a, b):
+            return fold(a if fold(cond, scope) else b, scope)
+        case Apply(fn, args):
+            return _apply(fn, tuple(fold(arg, scope) for arg in args), scope)
+        case Index(base, indices):
+            return _index(fold(base, scope), indices, scope)
+        case FieldOf(Var(ident), name):
+            return scope.field(ident, name)
+        case FieldOf(base, name):
+            return field_of(fold(base, scope), name)
+        case ListOf(items):
+            return [fold(item, scope) for item in items]
+        case Range(low, high, exclude):
+            kept = set(flat_ids(fold(exclude, scope))) if exclude is not None else set()
+            return [i for i in range(fold(low, scope), fold(high, scope) + 1) if i not in kept]
+        case _:
+            assert_never(expr)
+
+
+def flat_ids(value: Any) -> list[int]:
+    """Token ids from an id, a list of ids, or a list of lists (`suppress = [3, 10..20]`)."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Iterable):
+        return [i for item in value for i in flat_ids(item)]
+    return [int(value)]
+
+
+def _not(x: Any) -> Any:
+    return not x if isinstance(x, bool) or x is ABSENT else x ^ True
+
+
+def _binary(op: str, left: Expr, right: Expr, scope: Scope) -> Any:
+    a = fold(left, scope)
+    if op in ("and", "or"):
+        if isinstance(a, bool):
+            return fold(right, scope) if a is (op == "and") else a
+        b = fold(right, scope)
+        return a & b if op == "and" else a | b
+    b = fold(right, scope)
+    # an array library takes a plain float at the array's precision, but not a subclass of float
+    if isinstance(a, F32) and not isinstance(b, (int, float)):
+        a = float(a)
+    elif isinstance(b, F32) and not isinstance(a, (int, float)):
+        b = float(b)
+    try:
+        return _BINARY[op](a, b)
+    except ZeroDivisionError:
+        raise FoldError(f"`{a} {op} {b}` divides by zero") from None
+    except TypeError:
+        raise FoldError(f"`{op}` does not apply to {_named(a)} and {_named(b)}") from None
+
+
+def _named(x: Any) -> str:
+    return "an absent value" if x is ABSENT else f"{type(x).__name__} {str(x)[:40]!r}"
+
+
+def linspace(low: float, high: float, count: int) -> tuple[F32, ...]:
+    """`count` f32 numbers from low to high, each counted from the nearer end, so that both ends are exact.
+
+    The step is f32; low + i * step is rounded once (what a fused multiply-add gives).
+    """
+    if count < 1:
+        raise FoldError(f"linspace needs at least one element, not {count}")
+    if count == 1:
+        return (F32(low),)
+    first, last = float(F32(low)), float(F32(high))
+    step = float((F32(high) - F32(low)) / (count - 1))
+    return tuple(F32(first + step * i if i < count // 2 else last - step * (count - 1 - i)) for i in range(count))
+
+
+def shift(times: Iterable[float], by: float) -> tuple[F32, ...]:
+    """by·t / (1 + (by - 1)·t) in f32 for each t: moves the steps of a flow towards t = 1 (time shift of rectified flows)."""
+    return tuple(F32(by * F32(t) / (1 + (by - 1) * F32(t))) for t in times)
+
+
+def _apply(fn: str, args: tuple[Any, ...], scope: Scope) -> Any:
+    match fn:
+        case "present":
+            return args[0] is not ABSENT
+        case "linspace":
+            return linspace(*args)
+        case "shift":
+            return shift(*args)
+        case "len":
+            return len(args[0])
+        case "min":
+            return min(args)
+        case "max":
+            return max(args)
+        case _:
+            return scope.apply(fn, args)
+
+
+def _index(base: Any, indices: tuple[Expr | Slice, ...], scope: Scope) -> Any:
+    keys: list[Any] = []
+    for i in indices:
+        if isinstance(i, Slice):
+            keys.append(slice(*(None if end is None else fold(end, scope) for end in (i.low, i.high))))
+        else:
+            keys.append(fold(i, scope))
+    try:
+        if not isinstance(base, (list, tuple)):
+            return base[keys[0] if len(keys) == 1 else tuple(keys)]
+        for key in keys:
+            base = base[key]
+    except (IndexError, TypeError) as error:
+        raise FoldError(f"index {', '.join(map(str, keys))}: {error}") from None
+    return base
+
+
+def field_of(base: Any, name: str) -> Any:
+    """A field of a part: a key of a mapping or an attribute. Raises `FoldError`."""
+    if isinstance(base, Mapping) and name in base:
+        return base[name]
+    try:
+        return getattr(base, name)
+    except AttributeError:
+        raise FoldError(f"{_named(base)} has no field `{name}`") from None

@@ -1,0 +1,407 @@
+"""Runs the arms of a request without their computing: only sends, takes and ends, with the declared policies and capacities.
+
+Takes a request and a course (`scenario`); gives a `Stuck` or a `Surplus` if the arms cannot go on, else None. The arms are a Kahn
+network, so within one course no order of running them changes the outcome, and one order is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mstarc.ir.core import (
+    Block,
+    CallWalk,
+    Compute,
+    ForChunks,
+    ForParts,
+    If,
+    Loop,
+    Next,
+    Op,
+    Par,
+    Send,
+    Stop,
+    Stream,
+    Together,
+    When,
+)
+from mstarc.ir.fold import ABSENT, FoldError, fold
+from mstarc.ir.visit import every_op
+from mstarc.passes.effects import Ends, Names, StreamEnds
+from mstarc.passes.scenario import Frame, Opaque
+from mstarc.source import Span
+from mstarc_runtime.abi.chunks import Chunker, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An arm that cannot go on. `what`: room | item."""
+
+    arm: str
+    what: str
+    stream: str
+    span: Span
+    held: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Every arm that is left waits."""
+
+    waits: tuple[Wait, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """A take found the end. kind `next`: `next` without `after_end empty`; `joint`: one of several streams had more chunks."""
+
+    kind: str
+    stream: str
+    span: Span
+    taken: int
+    others: tuple[str, ...] = ()
+
+
+class OutOfSteps(Exception):
+    """The budget is spent; nothing is known about this course."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SendOne:
+    stream: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class _TakeAll:
+    streams: tuple[str, ...]
+    span: Span
+    loop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    ends: Ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Spawn:
+    op: Together
+    frame: Frame
+
+
+_Event: TypeAlias = _SendOne | _TakeAll | _Close | _Spawn
+_Steps: TypeAlias = Generator[_Event, Any, bool]
+
+
+@dataclass
+class _Line:
+    """A live stream: who sends, who takes, and what is in it."""
+
+    chunker: Chunker[int]
+    capacity: int
+    sender: str
+    taker: str
+    closed: bool = False
+    sink: bool = False
+    taken: int = 0
+
+
+@dataclass
+class _Task:
+    label: str
+    steps: _Steps
+    lines: dict[str, _Line]  # by stream, those that this arm can reach
+    event: _Event | None = None
+    reply: Any = None
+    children: list[_Task] = field(default_factory=list)
+    done: bool = False
+
+
+class Schedule:
+    """One course of one request.
+
+    A stream ends after the last walk call of its arm that may send on it. What is sent to a taker is discarded once its arm has
+    ended; with `sinks_early`, already after its last walk call that may take.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        policies: dict[str, Policy],
+        ends: StreamEnds,
+        frame: Frame,
+        budget: list[int],
+        sinks_early: bool = False,
+    ) -> None:
+        self._names = names
+        self._sinks_early = sinks_early
+        self._ends = ends
+        self._policies = policies
+        self._frame = frame
+        self._budget = budget
+        self._tasks: list[_Task] = []
+        self._found: Surplus | None = None
+        self._active: dict[int, bool] = {}
+
+    def run(self) -> Stuck | Surplus | None:
+        """Until all has ended, or no arm can go on."""
+        body = self._frame.request.body
+        self._tasks = [_Task("request", self._block(body, self._frame, frozenset(), True), {})]
+        while True:
+            moved = False
+            for task in list(self._tasks):
+                while not task.done and self._step(task):
+                    moved = True
+                    if self._found:
+                        return self._found
+            if all(task.done for task in self._tasks):
+                return None
+            if not moved:
+                return self._stuck()
+
+    # ------------------------------------------------------------------------------------------------------- one step
+
+    def _step(self, task: _Task) -> bool:
+        """Let a task run to its next event if the one it stands at is granted; whether it moved."""
+        if task.event is not None and not self._grant(task, task.event):
+            return False
+        self._budget[0] -= 1
+        if self._budget[0] < 0:
+            raise OutOfSteps
+        try:
+            task.event = task.steps.send(task.reply)
+            task.reply = None
+        except StopIteration:
+            task.done, task.event = True, None
+            self._ended(task)
+        return True
+
+    def _grant(self, task: _Task, event: _Event) -> bool:
+        match event:
+            case _SendOne(stream):
+                return self._send(task.lines.get(stream))
+            case _TakeAll():
+                return self._take(task, event)
+            case _Close(ends):
+                for kind, stream in ends:
+                    if kind == "send":
+                        self._close(task.lines.get(stream), task.label)
+                    elif self._sinks_early:
+                        self._sink(task.lines.get(stream), task.label)
+                return True
+            case _Spawn():
+                if not task.children:
+                    task.children = self._spawn(task, event)
+                if not all(child.done for child in task.children):
+                    return False
+                task.children = []
+                return True
+
+    def _send(self, line: _Line | None) -> bool:
+        if line is None or line.sink or line.closed:
+            return True
+        if line.chunker.held >= line.capacity:
+            return False
+        line.chunker.push(0, cut=self._frame.choices.pick(f"cut {id(line.chunker.policy)}", (False, True)))
+        return True
+
+    def _take(self, task: _Task, event: _TakeAll) -> bool:
+        lines = {s: task.lines[s] for s in event.streams if s in task.lines}
+        if any(not line.chunker.ready() and not line.closed for line in lines.values()):
+            return False
+        ended = [s for s in event.streams if s not in lines or not lines[s].chunker.ready()]
+        more = [s for s in event.streams if s not in ended]
+        tolerant = all(self._names.streams[s].after_end_empty for s in event.streams)
+        if ended and more and not tolerant:
+            self._found = Surplus("joint", ended[0], event.span, lines[more[0]].taken, tuple(more))
+        elif ended and not event.loop and not tolerant and ended[0] in lines:
+            self._found = Surplus("next", ended[0], event.span, lines[ended[0]].taken)
+        for stream in more:
+            lines[stream].chunker.take()
+            lines[stream].taken += 1
+        task.reply = [None if s in ended else True for s in event.streams]
+        return True
+
+    def _close(self, line: _Line | None, label: str) -> None:
+        if line is not None and not line.closed and line.sender == label:
+            line.closed = True
+            line.chunker.end()
+
+    def _ended(self, task: _Task) -> None:
+        """An arm has ended: what it sends on ends, and what is sent to it is discarded."""
+        for line in task.lines.values():
+            self._close(line, task.label)
+            self._sink(line, task.label)
+
+    def _sink(self, line: _Line | None, label: str) -> None:
+        if line is not None and line.taker == label:
+            line.sink = True
+
+    def _spawn(self, parent: _Task, event: _Spawn) -> list[_Task]:
+        """Tasks for the arms, with the streams that live between them."""
+        arms = [(arm.label, arm.body, self._ends.of(arm.body)) for arm in event.op.arms]
+        lines = dict(parent.lines)
+        for stream in self._names.streams.values():
+            sender = next((label for label, _, ends in arms if ("send", stream.name) in ends), None)
+            taker = next((label for label, _, ends in arms if ("take", stream.name) in ends), None)
+            if sender is not None and taker is not None and sender != taker:
+                lines[stream.name] = self._line(stream, sender, taker)
+        tasks = [_Task(label, self._block(body, event.frame, frozenset(), True), lines) for label, body, _ in arms]
+        self._tasks += tasks
+        return tasks
+
+    def _line(self, stream: Stream, sender: str, taker: str) -> _Line:
+        chunker: Chunker[int] = Chunker(self._policies[stream.name], stream.at_end)
+        try:
+            capacity = int(fold(stream.capacity, self._frame))
+        except FoldError:
+            capacity = 1 << 30
+        return _Line(chunker, capacity, sender, taker)
+
+    def _stuck(self) -> Stuck:
+        waits = []
+        for task in self._tasks:
+            event = task.event
+            if isinstance(event, _SendOne):
+                line = task.lines[event.stream]
+                waits.append(Wait(task.label, "room", event.stream, event.span, line.chunker.held, line.capacity))
+            elif isinstance(event, _TakeAll):
+                for stream in event.streams:
+                    line = task.lines[stream]
+                    if not line.chunker.ready() and not line.closed:
+                        waits.append(Wait(task.label, "item", stream, event.span, line.chunker.held, line.capacity))
+        return Stuck(tuple(waits))
+
+    # ------------------------------------------------------------------------------------------- from structure to events
+
+    def _block(self, block: Block, frame: Frame, later: Ends, top: bool) -> _Steps:
+        """Events of a block; True if a `stop when` fired. `later`: streams that this arm may send on after the block."""
+        for position, op in enumerate(block.ops):
+            rest = later | self._ends.of(block, position + 1) if top else later
+            if (yield from self._op(op, frame, rest, top)):
+                return True
+        return False
+
+    def _op(self, op: Op, frame: Frame, later: Ends, top: bool) -> _Steps:
+        match op:
+            case Send(_, stream):
+                declared = self._names.streams[stream]
+                if declared.where is None or frame.choices.pick(f"where {stream}", (True, False)):
+                    yield _SendOne(stream, op.span)
+            case Next(streams):
+                got = yield _TakeAll(streams, op.span, False)
+                for result, item in zip(op.results, got, strict=True):
+                    if result is not None:
+                        frame.values[result.id] = ABSENT if item is None else Opaque(f"{frame.unit}%{result.id}")
+            case ForChunks():
+                return (yield from self._chunks(op, frame, later))
+            case Loop():
+                yield from self._loop(op, frame, later)
+            case Stop(cond):
+                return self._stops(op, frame) if self._device(cond, frame) else frame.truth(cond)
+            case When():
+                return (yield from self._when(op, frame, later))
+            case Par(body):
+                return (yield from self._block(body, frame, later, False))
+            case If():
+                return (yield from self._block(op.then if frame.truth(op.cond) else op.other, frame, later, top))
+            case ForParts():
+                yield from self._parts(op, frame, later)
+            case Together():
+                yield _Spawn(op, frame)
+            case CallWalk():
+                yield from self._call(op, frame, later)
+            case Compute():
+                self._compute(op, frame)
+            case _:
+                pass
+        return False
+
+    def _compute(self, op: Compute, frame: Frame) -> None:
+        if op.result.phase == "host":
+            try:
+                frame.values[op.result.id] = fold(op.expr, frame)
+            except FoldError:
+                frame.values[op.result.id] = Opaque(frame.key(op.expr))
+
+    def _call(self, op: CallWalk, frame: Frame, later: Ends) -> _Steps:
+        walk = self._names.walks[op.walk]
+        inner = frame.enter(walk.name, tuple((v.id, v.type) for v in walk.params), op.args)
+        yield from self._block(walk.body, inner, frozenset(), False)
+        yield _Close(self._ends.of(walk.body) - later)
+        return False
+
+    def _when(self, op: When, frame: Frame, later: Ends) -> _Steps:
+        taken = frame.truth(op.cond)
+        stopped = (yield from self._block(op.body, frame, later, False)) if taken else False
+        for phi in op.results:
+            inner = frame.values.get(phi.inner, Opaque(f"{frame.unit}%{phi.inner}"))
+            frame.values[phi.result.id] = inner if taken else ABSENT
+        return stopped
+
+    def _chunks(self, op: ForChunks, frame: Frame, later: Ends) -> _Steps:
+        while True:
+            got = yield _TakeAll(op.streams, op.span, True)
+            if any(item is None for item in got):
+                return False
+            if (yield from self._block(op.body, frame, later, False)):
+                return True
+
+    def _parts(self, op: ForParts, frame: Frame, later: Ends) -> _Steps:
+        key = frame.key(op.over)
+        again = later.union(*(self._ends.of(case.body) for case in op.cases))
+        number = frame.choices.pick(f"parts {key}", (2, 0, 1), "{} parts")
+        for position in range(number):
+            kinds = tuple(range(len(op.cases)))
+            case = op.cases[frame.choices.pick(f"kind {key}.{position}.{len(kinds)}", kinds) if len(kinds) > 1 else 0]
+            frame.values[case.item.id] = Opaque(f"{key}.{position}")
+            yield from self._block(case.body, frame, again, True)
+        return False
+
+    def _loop(self, op: Loop, frame: Frame, later: Ends) -> _Steps:
+        if not self._matters(op):
+            return False
+        for carry in op.carries:
+            frame.values[carry.inner.id] = _value(carry.init, frame)
+        for count in range(frame.whole(op.bound)):
+            frame.iters[op.label] = count
+            if (yield from self._block(op.body, frame, later, False)):
+                break
+            carried = [_value(carry.next, frame) for carry in op.carries]
+            for carry, value in zip(op.carries, carried, strict=True):
+                frame.values[carry.inner.id] = value
+        for carry in op.carries:
+            frame.values[carry.result.id] = frame.values.get(carry.inner.id, Opaque(f"{frame.unit}%{carry.result.id}"))
+        return False
+
+    def _matters(self, op: Loop) -> bool:
+        """Whether the loop holds an event at all."""
+        if id(op) not in self._active:
+            self._active[id(op)] = any(isinstance(inner, (Send, Next, ForChunks)) for inner in every_op(op.body))
+        return self._active[id(op)]
+
+    def _device(self, cond: Any, frame: Frame) -> bool:
+        """Whether a flag cannot be known in this course."""
+        try:
+            bool(fold(cond, frame))
+        except (FoldError, KeyError, TypeError):
+            return True
+        return False
+
+    def _stops(self, op: Stop, frame: Frame) -> bool:
+        """A flag of the device: it comes in some iteration of the innermost loop, or never."""
+        label = next(reversed(frame.iters), "")
+        words = "a stop of `" + label + "` in iteration {}"
+        when = frame.choices.pick(f"stop {frame.unit}.{label}.{op.span.start}", (None, 0, 1, 2, 5), words)
+        return when is not None and frame.iters.get(label, 0) >= when
+
+
+def _value(expr: Any, frame: Frame) -> Any:
+    try:
+        return fold(expr, frame)
+    except (FoldError, KeyError):
+        return Opaque(frame.key(expr))

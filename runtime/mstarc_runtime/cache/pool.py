@@ -1,0 +1,172 @@
+"""A pool of KV pages for one cache geometry: geometry and capacity in, page numbers and one big tensor out.
+
+A page holds `page_size` entries of every layer; an entry is one key and one value row per KV head. Pages are counted references:
+`alloc` gives a page with one reference, `share` adds one, `free` takes one away and the last one returns the page. Alloc and free
+cost O(1) each. A page is zeroed when it is handed out, so nothing that an earlier owner left (NaN included) reaches the next one.
+
+Neighbouring pages of a context let attention read them in place instead of gathering, so the pool tries to keep runs together:
+`alloc` takes a page that the caller prefers if it is free, and a fresh run starts far from other runs (bit-reversed order).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mstarc_runtime.errors import LoadError, RequestFailed
+
+PAGE_SIZE = 16
+
+
+class OutOfPages(RequestFailed):
+    """The pool has no page left. Admission reserves the worst case, so a request meets this only if its plan is wrong."""
+
+    def __init__(self, wanted: int, pool: PagedPool) -> None:
+        super().__init__(
+            f"the KV cache has no room: {wanted} pages wanted, {pool.free_pages} of {pool.total_pages} are free", 503
+        )
+
+
+class PoolError(RuntimeError):
+    """A page was freed twice or used after it was freed: an internal error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """`kv(layers, heads, kv_heads, head_dim)` of the language. `heads` are the query heads."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.heads, self.kv_heads, self.head_dim) < 1 or self.heads % self.kv_heads:
+            raise LoadError(f"cache geometry {self}: counts must be positive and heads a multiple of kv_heads")
+
+    def entry_bytes(self, dtype: torch.dtype = torch.float32) -> int:
+        """Bytes of one entry: key and value of every layer and KV head."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * dtype.itemsize
+
+
+def scattered(count: int) -> list[int]:
+    """0..count-1 in bit-reversed order: any first k of them lie far apart.
+
+    >>> scattered(6)
+    [0, 4, 2, 1, 5, 3]
+    """
+    bits = max(1, (count - 1).bit_length())
+    order = (int(format(number, f"0{bits}b")[::-1], 2) for number in range(1 << bits))
+    return [number for number in order if number < count]
+
+
+class PagedPool:
+    """Pages of one geometry on one device.
+
+    `data` is [layers, 2 · kv_heads, pages · page_size, head_dim]: keys in the first kv_heads, values in the others. A *slot* is an
+    index of dim 2: page · page_size + offset. `poison` fills pages with NaN when they are freed, which makes a read after free loud.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        pages: int,
+        *,
+        page_size: int = PAGE_SIZE,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        poison: bool = False,
+    ) -> None:
+        if pages < 1 or page_size < 1:
+            raise LoadError(f"a KV pool needs at least one page of one entry, got {pages} pages of {page_size}")
+        self.geometry = geometry
+        self.page_size = page_size
+        self.poison = poison
+        shape = (geometry.layers, 2 * geometry.kv_heads, pages * page_size, geometry.head_dim)
+        self.data: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self._refs = [0] * pages
+        self._free = scattered(pages)[::-1]  # a stack
+        self._place = [0] * pages  # where a free page is in the stack
+        for place, page in enumerate(self._free):
+            self._place[page] = place
+
+    @classmethod
+    def from_bytes(
+        cls,
+        geometry: Geometry,
+        size: int,
+        *,
+        page_size: int = PAGE_SIZE,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        poison: bool = False,
+    ) -> PagedPool:
+        """A pool of as many pages as fit in `size` bytes. Raises LoadError if that is none."""
+        page_bytes = page_size * geometry.entry_bytes(dtype)
+        if size < page_bytes:
+            raise LoadError(f"{size} bytes hold no KV page: one page of {page_size} entries takes {page_bytes} bytes")
+        return cls(geometry, size // page_bytes, page_size=page_size, dtype=dtype, device=device, poison=poison)
+
+    @property
+    def total_pages(self) -> int:
+        """Pages of the pool."""
+        return len(self._refs)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    def pages_for(self, entries: int) -> int:
+        """Pages that hold so many entries."""
+        return math.ceil(entries / self.page_size)
+
+    def refs(self, page: int) -> int:
+        """References to a page; 0 = free."""
+        return self._refs[page]
+
+    def alloc(self, prefer: int | None = None) -> int:
+        """A zeroed page with one reference: `prefer` if it is free, else any. Raises OutOfPages."""
+        if not self._free:
+            raise OutOfPages(1, self)
+        if prefer is not None and 0 <= prefer < len(self._refs) and self._refs[prefer] == 0:
+            page = prefer
+            last = self._free.pop()
+            if last != page:  # the top of the stack fills the hole
+                self._free[self._place[page]] = last
+                self._place[last] = self._place[page]
+        else:
+            page = self._free.pop()
+        self._refs[page] = 1
+        self.page(page).zero_()
+        return page
+
+    def share(self, page: int) -> None:
+        """Add a reference. Raises PoolError if the page is free."""
+        if self._refs[page] < 1:
+            raise PoolError(f"page {page} is shared but nobody holds it")
+        self._refs[page] += 1
+
+    def free(self, page: int) -> None:
+        """Take one reference away; the last one returns the page. Raises PoolError if the page is free."""
+        if self._refs[page] < 1:
+            raise PoolError(f"page {page} is freed but nobody holds it")
+        self._refs[page] -= 1
+        if self._refs[page] == 0:
+            if self.poison:
+                self.page(page).fill_(float("nan"))
+            self._place[page] = len(self._free)
+            self._free.append(page)
+
+    def page(self, page: int) -> Tensor:
+        """The entries of a page, a view [layers, 2 · kv_heads, page_size, head_dim]."""
+        return self.data[:, :, page * self.page_size : (page + 1) * self.page_size]
+
+    def check_held(self, pages: list[int]) -> None:
+        """Raise PoolError if one of the pages is free (use after free)."""
+        if 0 in map(self._refs.__getitem__, pages):
+            freed = [page for page in pages if self._refs[page] == 0]
+            raise PoolError(f"pages {freed} are used after they were freed")

@@ -1,0 +1,1 @@
+"""Whisper: `mel` (samples -> log-mel, numpy only), `config` and `text` (facts of a checkpoint), `components` (Encoder, Scribe; torch)."""

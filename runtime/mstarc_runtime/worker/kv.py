@@ -1,0 +1,142 @@
+"""Transformer ops of a rank: pools, contexts and engines by cache, and the calls that the worker hands to them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
+from mstarc_runtime.arrays import Arrays
+from mstarc_runtime.cache.contexts import Context
+from mstarc_runtime.cache.pool import Geometry, PagedPool
+from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
+from mstarc_runtime.program import ABSENT
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.ops import BoundOp
+    from mstarc_runtime.worker.session import Session
+
+POOL_BYTES = 2 << 30  # the most one pool takes on a host
+POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
+
+
+def free_bytes() -> int:
+    """Memory that is free on this host now."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class TransformerOps:
+    """Engines of one rank, one per cache that its nodes use."""
+
+    def __init__(self, linked: Linked, nodes: Sequence[NodeLink], arrays: Arrays) -> None:
+        self.arrays = arrays
+        used = [cache for cache in linked.caches if any(node.cache == cache.name for node in nodes)]
+        self._pools = {cache.name: _pool(cache, len(used)) for cache in used}
+        self._engines = {name: TransformerEngine(pool) for name, pool in self._pools.items()}
+        self._cache_of = {context.name: context.cache for context in linked.contexts}
+        self._contexts_of = {
+            cache.name: tuple(context.name for context in linked.contexts if context.cache == cache.name) for cache in used
+        }
+        self._specs: dict[str, OpSpec] = {}
+
+    def new_context(self, name: str) -> Context:
+        """An empty context of that name's cache."""
+        return Context(self._pools[self._cache_of[name]])
+
+    def call(
+        self,
+        bound: BoundOp,
+        sessions: Sequence[Session],
+        rows: Sequence[tuple[Any, ...]],
+        writes: tuple[str, ...],
+        reads: tuple[str, ...],
+    ) -> list[Any]:
+        """One result per request; ABSENT where its context is switched off, None where the call takes nothing."""
+        link, cache = bound.link, bound.node.cache
+        if not writes and not link.frozen:
+            writes = self._contexts_of[cache]
+        outcomes: list[Any] = [ABSENT] * len(rows)
+        calls: list[Call] = []
+        places: list[int] = []
+        for i, (session, row) in enumerate(zip(sessions, rows, strict=True)):
+            takes = count_rows(link, row)
+            if takes == 0:
+                outcomes[i] = None
+                continue
+            found = self._contexts(link, session, writes, reads, takes)
+            if found is not None:
+                places.append(i)
+                calls.append(Call(row, found[0], takes, found[1], advance=link.advance))
+        if not calls:
+            return outcomes
+        columns = self._engines[cache].call(bound.method, self._spec(bound), calls)
+        for k, i in enumerate(places):
+            values = tuple(column[k] for column in columns)
+            outcomes[i] = values[0] if len(values) == 1 else values or None
+        return outcomes
+
+    def _contexts(
+        self, link: OpLink, session: Session, writes: tuple[str, ...], reads: tuple[str, ...], takes: int
+    ) -> tuple[tuple[Context, ...], Context | None] | None:
+        """(contexts, cross source) of one call; None if what it needs is switched off."""
+        source = session.context(reads[0]) if reads else None
+        if reads and source is None:
+            return None
+        if link.frozen:
+            return ((source,), None) if source is not None else None
+        targets: list[Context] = []
+        for name in writes:
+            context = session.context(name)
+            if context is not None:
+                session.check_room(name, context.length, takes)
+                targets.append(context)
+        return (tuple(targets), source if link.cross else None) if targets else None
+
+    def _spec(self, bound: BoundOp) -> OpSpec:
+        spec = self._specs.get(bound.name)
+        if spec is None:
+            link = bound.link
+            spec = self._specs[bound.name] = OpSpec(
+                bound.name,
+                params=tuple(link.params),  # type: ignore[arg-type]
+                results=tuple(link.result_kinds or ["row"] * link.results),  # type: ignore[arg-type]
+                attend=link.attend or "causal",  # type: ignore[arg-type]
+                positions=link.positions or "seq",  # type: ignore[arg-type]
+                frozen=link.frozen,
+                cross=link.cross,
+            )
+        return spec
+
+    def pools(self) -> dict[str, tuple[int, int]]:
+        """cache -> (pages, entries per page)."""
+        return {name: (pool.total_pages, pool.page_size) for name, pool in self._pools.items()}
+
+    def gauges(self) -> dict[str, float]:
+        """Pages in use, per cache and in all."""
+        used = {f"pages_{name}": float(pool.total_pages - pool.free_pages) for name, pool in self._pools.items()}
+        return {**used, "pages": sum(used.values())}
+
+
+def count_rows(link: OpLink, row: Sequence[Any]) -> int:
+    """How many entries a call adds, by the op's `takes` (see `OpLink`)."""
+    if not link.takes:
+        for kind, value in zip(link.params, row, strict=True):
+            if kind == "scalar":
+                return 1
+            if kind == "packed":
+                return len(value)
+        raise ValueError(f"op `{link.name}` has no token argument to count")
+    kind, _, rest = link.takes.partition(":")
+    if kind == "const":
+        return int(rest)
+    ports, _, more = rest.partition("+")
+    return sum(len(row[int(k)]) for k in re.findall(r"\d+", ports)) + int(more or 0)
+
+
+def _pool(cache: CacheLink, pools: int) -> PagedPool:
+    geometry = Geometry(cache.layers, cache.heads, cache.kv_heads, cache.head_dim)
+    if cache.pages:
+        return PagedPool(geometry, cache.pages)
+    return PagedPool.from_bytes(geometry, min(POOL_BYTES, int(free_bytes() * POOL_SHARE / pools)))

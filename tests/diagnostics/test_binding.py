@@ -1,0 +1,127 @@
+"""The binding file: every finding has a code, a key and its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from mstarc.binding import Binding, Bound, check_binding, read_binding, with_config
+from mstarc.diagnostics.core import Collector
+from mstarc.ir.core import Config, ExternDecl, Node, Program
+from mstarc.ir.types import ListOf, Lit
+from mstarc.source import SourceFile
+
+GOOD = """# a comment
+config:
+  llm: {vocab: 49152, eos: [1, 2], name: "x", tied: true, theta: 1.0e5}
+checkpoints:
+  lm: {package: llm_weights, file: a.gguf, sha256: "%s"}
+  ear: {path: /srv/ear}
+components:
+  llm: {class: pack.lm.Lm, checkpoint: lm}
+  voc: pack.voc.Voc
+externs:
+  cut: pack.text.cut
+modalities:
+  text: {anything: [1, {goes: here}]}
+""" % ("0a" * 32)
+
+
+def read(text: str) -> tuple[Bound | None, list[tuple[str, str, int, str]]]:
+    """The binding and (code, key under the label, line, message) of the findings."""
+    source, report = SourceFile("m.yaml", text), Collector()
+    bound = read_binding(source, report)
+    rows = []
+    for d in report.findings():
+        span = d.primary.span
+        key = text.encode()[span.start : span.end].decode()
+        rows.append((d.rule.code, key, source.line_of(span.start), d.message))
+    return bound, rows
+
+
+def test_a_good_one() -> None:
+    bound, found = read(GOOD)
+    assert found == [] and bound is not None
+    binding = bound.binding
+    assert binding.value("llm.vocab") == 49152 and binding.value("llm.eos") == [1, 2]
+    assert binding.value("llm.none") is None and binding.value("none.vocab") is None
+    assert binding.components["llm"].checkpoint == "lm" and binding.components["voc"].dotted == "pack.voc.Voc"
+    assert binding.checkpoints["lm"].package == "llm_weights" and binding.checkpoints["ear"].file is None
+    assert binding.externs == {"cut": "pack.text.cut"}
+
+
+def test_an_empty_one() -> None:
+    for text in ("", "# nothing\n", "config:\n"):
+        bound, found = read(text)
+        assert found == [] and bound is not None and bound.binding == Binding()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "key", "line"),
+    [
+        ("config: {}\ncomponets:\n  a: p.A\n", "MC901", "componets", 2),
+        ("components:\n  a: {class: p.A, chekpoint: w}\n", "MC901", "chekpoint", 2),
+        ("checkpoints:\n  w:\n    path: /x\n    sha: 1\n", "MC901", "sha", 4),
+        ("components:\n  a: 5\n", "MC902", "a", 2),
+        ("components:\n  a: nodot\n", "MC902", "a", 2),
+        ("components:\n  a: os; rm\n", "MC902", "a", 2),
+        ("components:\n  a: {checkpoint: w}\n", "MC902", "a", 2),
+        ("components:\n  a:\n    class: p.A\n    checkpoint: 3\n", "MC902", "checkpoint", 4),
+        ("checkpoints:\n  w: {path: /x, sha256: abc}\n", "MC902", "sha256", 2),
+        ("checkpoints:\n  w: {path: /x, package: y}\n", "MC902", "w", 2),
+        ("checkpoints:\n  w: {file: y}\n", "MC902", "w", 2),
+        ("config:\n  a: {b: {c: 1}}\n", "MC902", "b", 2),
+        ("config:\n  a: {b: 2024-01-01}\n", "MC902", "b", 2),
+        ("config: 3\n", "MC902", "config", 1),
+        ("externs: [a]\n", "MC902", "externs", 1),
+        ("7: 8\n", "MC902", "7", 1),
+        ("config: {}\nconfig: {}\n", "MC906", "c", 2),
+        ("config: [1\nexterns: {}\n", "MC906", ":", 2),
+        ("- a\n", "MC906", "-", 1),
+        ("config: !!python/object:os.system {}\n", "MC906", "!", 1),
+    ],
+)
+def test_findings(text: str, code: str, key: str, line: int) -> None:
+    bound, found = read(text)
+    assert bound is None
+    assert [row[:3] for row in found] == [(code, key, line)], found
+
+
+def test_the_nearest_key_is_offered() -> None:
+    report = Collector()
+    read_binding(SourceFile("m.yaml", "modalites: {}\n"), report)
+    assert report.findings()[0].help == "did you mean `modalities`?"
+
+
+PROGRAM = Program(
+    "m",
+    configs=(Config("vocab", "llm.vocab"), Config("eos", "llm.eos"), Config("two", expr=Lit(2))),
+    nodes=(Node("llm", "stateless"), Node("voc", "stateless")),
+    externs=(ExternDecl("cut", (), ()),),
+)
+
+
+def against(text: str, program: Program = PROGRAM) -> list[tuple[str, str]]:
+    bound, found = read(text)
+    assert bound is not None, found
+    report = Collector()
+    check_binding(bound, program, report)
+    return [(d.rule.code, d.subject) for d in report.findings()]
+
+
+def test_what_the_model_declares_is_bound_and_nothing_else() -> None:
+    assert against(GOOD) == []
+    assert against(GOOD.replace("  voc: pack.voc.Voc\n", "")) == [("MC903", "voc")]
+    assert against(GOOD.replace("  cut: pack.text.cut\n", "")) == [("MC903", "cut")]
+    assert against(GOOD.replace("  voc:", "  vok:")) == [("MC903", "voc"), ("MC904", "vok")]
+    assert against(GOOD.replace("  cut:", "  ct:")) == [("MC903", "cut"), ("MC904", "ct")]
+    assert against(GOOD.replace("vocab:", "vocabs:")) == [("MC905", "llm.vocab")]
+    assert against(GOOD.replace("config:\n  llm:", "config:\n  lm:")) == [("MC905", "llm.vocab"), ("MC905", "llm.eos")]
+    assert against(GOOD.replace("checkpoint: lm", "checkpoint: ml")) == [("MC907", "ml")]
+
+
+def test_config_values_become_literals() -> None:
+    bound, _ = read(GOOD)
+    assert bound is not None
+    program = with_config(PROGRAM, bound.binding)
+    assert [c.expr for c in program.configs] == [Lit(49152), ListOf((Lit(1), Lit(2))), Lit(2)]
+    assert PROGRAM.configs[0].expr is None
