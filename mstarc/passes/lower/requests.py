@@ -1,0 +1,250 @@
+"""Request programs to IR: walk calls, externs, `if`, `for ... case`, `together`, `require`. Notes the phases of walk arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mstarc.diagnostics import rules
+from mstarc.diagnostics.core import Collector
+from mstarc.ir import core
+from mstarc.ir.types import MODALITIES, Media, Parts, Phase, Scalar, Tensor, Type
+from mstarc.passes.lower.body import FAILED, Body
+from mstarc.passes.lower.calls import Matcher
+from mstarc.passes.lower.declarations import Declarations
+from mstarc.passes.lower.dims import free_dims, type_text
+from mstarc.passes.lower.expressions import BUILTIN_ARITY, Typed
+from mstarc.passes.lower.scope import Binding
+from mstarc.passes.lower.symbols import Symbols
+from mstarc.source import SourceFile
+from mstarc.syntax import ast
+
+
+class RequestBody(Body):
+    """Lowers one request. `phases[walk][param]` becomes `device` where some call passes a device value."""
+
+    def __init__(
+        self,
+        program: core.Program,
+        symbols: Symbols,
+        declarations: Declarations,
+        report: Collector,
+        tree: ast.Request,
+        phases: dict[str, dict[str, Phase]],
+        source: SourceFile,
+    ) -> None:
+        super().__init__(program, symbols, report, f"request `{tree.name.text}`")
+        self.tree = tree
+        self.declarations = declarations
+        self.phases = phases
+        self.source = source
+        self._arms = 0
+
+    def lower(self) -> core.Request:
+        """The request, with provisional value ids."""
+        inputs: list[core.Value] = []
+        for field in self.tree.params:
+            kind = self.declarations.type_of(field.type, self.dims)
+            self.dims.update(free_dims(kind) if kind is not None else ())
+            value = self.bind(field.name, kind, "host")
+            self._types[value.id] = kind
+            inputs.append(value)
+        outputs: list[tuple[str, bool]] = []
+        for output in self.tree.outputs:
+            if output.name.text not in MODALITIES:
+                self.symbols.unknown(output.name, "modality", MODALITIES)
+            outputs.append((output.name.text, output.optional))
+        self.statements(self.tree.body)
+        return core.Request(self.tree.name.text, tuple(inputs), tuple(outputs), core.Block(tuple(self.ops)), span=self.tree.span)
+
+    def statements(self, block: ast.Block) -> None:
+        """The statements of a block, in order."""
+        for statement in block.statements:
+            self.statement(statement)
+
+    def statement(self, tree: ast.Statement) -> None:
+        match tree:
+            case ast.Assign(names, ast.Call() as call) if call.callee.text not in BUILTIN_ARITY:
+                if self.call(call, names) is FAILED:
+                    self.fail(names, "host")
+            case ast.Assign():
+                self.assign_value(tree, self.expressions.host(tree.value, "a value of a request"))
+            case ast.Do(call):
+                self.call(call, None)
+            case ast.Guarded():
+                self._guarded(tree)
+            case ast.If():
+                self._if(tree)
+            case ast.For():
+                self._for(tree)
+            case ast.Together():
+                self._together(tree)
+            case ast.Require(cond, span):
+                found = self.expressions.host(cond, "`require`")
+                self.ops.append(core.Require(found.expr, self._text(cond.span), span=span))
+            case _:
+                word = type(tree).__name__.lower()
+                self.report.report(
+                    rules.MC010, f"`{word}` cannot stand in a request", tree.span, help="it belongs to a walk"
+                )
+
+    def _text(self, span: ast.Span) -> str:
+        return " ".join(self.source.text.encode("utf-8")[span.start : span.end].decode("utf-8", "replace").split())
+
+    # ----------------------------------------------------------------------------------------------------------- control
+
+    def _guarded(self, tree: ast.Guarded) -> None:
+        cond = self.expressions.host(tree.cond, "`when`")
+        with self.block("`when`") as ops:
+            self.statement(tree.statement)
+            bound = dict(self.names.frames[-1])
+        phis: list[core.Phi] = []
+        for name, inner in bound.items():
+            self.names.gone.pop(name, None)
+            kind = replace(inner.type, optional=True) if inner.type is not None and hasattr(inner.type, "optional") else None
+            result = self.values.make(name, kind, inner.value.phase, inner.value.span)
+            self._types[result.id] = kind
+            phis.append(core.Phi(inner.value.id, result))
+            self.names.bind(name, Binding(result, kind, self.depth))
+        self.ops.append(core.When(cond.expr, core.Block(tuple(ops)), tuple(phis), span=tree.span))
+
+    def _if(self, tree: ast.If) -> None:
+        cond = self.expressions.host(tree.cond, "`if`")
+        with self.block("one arm of `if`") as then:
+            self.statements(tree.then)
+        other: list[core.Op] = []
+        if tree.other is not None:
+            with self.block("one arm of `if`") as other:
+                self.statements(tree.other)
+        self.ops.append(core.If(cond.expr, core.Block(tuple(then)), core.Block(tuple(other)), span=tree.span))
+
+    def _for(self, tree: ast.For) -> None:
+        if len(tree.over) != 1 or len(tree.names) != 1:
+            self.report.report(rules.MC004, "a request goes over one list with one name", tree.span)
+            return
+        over = self.expressions.host(tree.over[0], "a list of parts")
+        members = over.type.members if isinstance(over.type, Parts) else None
+        if over.type is not None and members is None:
+            self.report.report(rules.MC007, f"`for` goes over a list of parts, not over {type_text(over.type)}", over.span)
+            return
+        cases: list[core.Case] = []
+        self.depth += 1
+        if tree.body is not None:
+            kind = self._part(members[0]) if members is not None and len(members) == 1 else None
+            cases.append(self._case(tree.names[0], "", kind, tree.body))
+        for case in tree.cases:
+            if members is not None and case.name.text not in members:
+                self.symbols.unknown(case.name, "kind of part here", members)
+                continue
+            if case.name.text in [made.kind for made in cases]:
+                self.report.report(rules.MC304, f"`case {case.name.text}` stands twice", case.name.span, subject=case.name.text)
+                continue
+            cases.append(self._case(tree.names[0], case.name.text, self._part(case.name.text), case.body))
+        self.depth -= 1
+        missing = [member for member in members or () if tree.cases and member not in [case.kind for case in cases]]
+        if missing:
+            self.report.report(
+                rules.MC304,
+                f"`for` has no case for {', '.join(f'`{name}`' for name in missing)}",
+                tree.span,
+                help="add a case, or an empty one to skip such parts",
+            )
+        self.ops.append(core.ForParts(over.expr, tuple(cases), span=tree.span))
+
+    def _case(self, name: ast.Name, kind: str, item: Type | None, body: ast.Block) -> core.Case:
+        with self.block(f"`case {kind}`" if kind else "`for`") as ops:
+            value = self.bind(name, item, "host")
+            self._types[value.id] = item
+            self.statements(body)
+        return core.Case(kind, value, core.Block(tuple(ops)))
+
+    def _part(self, name: str) -> Type | None:
+        if name in self.declarations.structs:
+            return self.declarations.structs[name]
+        return Scalar("text") if name == "text" else Media(name)
+
+    def _together(self, tree: ast.Together) -> None:
+        arms: list[core.Arm] = []
+        for arm in tree.arms:
+            self._arms += 1
+            label = arm.label.text if arm.label is not None else f"arm_{self._arms}"
+            if label in [made.label for made in arms]:
+                at = arm.label.span if arm.label is not None else arm.body.span
+                self.report.report(rules.MC001, f"two arms are called `{label}`", at, subject=label)
+            with self.block(f"arm `{label}`") as ops:
+                self.statements(arm.body)
+            arms.append(core.Arm(label, core.Block(tuple(ops))))
+        self.ops.append(core.Together(tuple(arms), span=tree.span))
+
+    # ------------------------------------------------------------------------------------------------------------- calls
+
+    def call(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
+        name = tree.callee.text
+        symbol = self.symbols.table.get(name) if len(tree.callee.names) == 1 else None
+        if symbol is not None and symbol.kind == "extern":
+            return self.extern(tree, targets)
+        if symbol is not None and symbol.kind == "walk":
+            return self._walk(tree, targets, symbol.tree)
+        if symbol is not None or len(tree.callee.names) > 1 or name in ("sample", "noise", "next"):
+            what = f"a {symbol.kind}" if symbol is not None else "an op" if len(tree.callee.names) > 1 else "for walks"
+            self.report.report(
+                rules.MC002, f"a request calls walks and externs; `{name}` is {what}", tree.callee.span, subject=name
+            )
+            return self.fail(targets, "host")
+        known = [other for other, found in self.symbols.table.items() if found.kind in ("walk", "extern")]
+        self.symbols.unknown(tree.callee.names[0], "walk or extern", known)
+        return self.fail(targets, "host")
+
+    def _walk(self, tree: ast.Call, targets: Sequence[ast.Name] | None, walk: object) -> Sequence[core.Value]:
+        assert isinstance(walk, ast.Walk)
+        ports = self._ports(walk.params)
+        matcher = Matcher(self.symbols, self.report, walk.name.text, tree.span)
+        args = self.arguments(matcher, ports, tree)
+        outputs = self._ports(walk.outputs)
+        kinds: list[tuple[str, Type | None]] = [(port.name, self.fresh(matcher, port.type)) for port in outputs]
+        results = self.results(kinds, targets, "device", tree) if targets is not None or kinds else []
+        if args is None or results is None:
+            return FAILED if targets is None else ()
+        self.ops.append(core.CallWalk(walk.name.text, tuple(a for a in args if a is not None), tuple(results), span=tree.span))
+        return [value for value in results if value is not None]
+
+    def _ports(self, fields: Sequence[ast.Field]) -> tuple[core.Port, ...]:
+        ports = []
+        for field in fields:
+            kind = self.declarations.type_of(field.type, set())
+            ports.append(core.Port(field.name.text, kind if kind is not None else Tensor("f32")))
+        return tuple(ports)
+
+    def arguments(self, matcher: Matcher, ports: Sequence[core.Port], tree: ast.Call) -> list[object] | None:  # type: ignore[override]
+        found = super().arguments(matcher, ports, tree)
+        symbol = self.symbols.table.get(matcher.callee)
+        if found is not None and symbol is not None and symbol.kind == "walk":
+            self._note_phases(matcher.callee, ports, tree)
+        return found  # type: ignore[return-value]
+
+    def _note_phases(self, walk: str, ports: Sequence[core.Port], tree: ast.Call) -> None:
+        """A walk's parameter is a device value if any call site passes one."""
+        known = self.phases.setdefault(walk, {port.name: "host" for port in ports})
+        for k, arg in enumerate(tree.args):
+            name, value = (arg.name.text, arg.value) if isinstance(arg, ast.Keyword) else (ports[k].name, arg)
+            if self._is_device(value):
+                known[name] = "device"
+
+    def _is_device(self, tree: ast.Expr) -> bool:
+        """Whether an argument reads a walk's result. Asked after the argument was lowered, so every name is known."""
+        match tree:
+            case ast.Path(names):
+                binding = self.names.find(names[0].text)
+                return binding is not None and binding.value.phase == "device"
+            case ast.Call(callee):
+                symbol = self.symbols.table.get(callee.text)
+                return symbol is not None and symbol.kind == "walk"
+            case ast.Unary(_, x):
+                return self._is_device(x)
+            case ast.Binary(_, a, b) | ast.Conditional(_, a, b):
+                return self._is_device(a) or self._is_device(b)
+            case ast.Subscript(base):
+                return self._is_device(base)
+            case _:
+                return False
+
