@@ -73,6 +73,16 @@ class Component(BaseModel):
         return {"class": given} if isinstance(given, str) else given
 
 
+class Chat(BaseModel):
+    """Which request the chat endpoint runs, which of its inputs takes the messages, and whether these may hold audio."""
+
+    model_config = _MODEL
+
+    request: str
+    input: str
+    audio_input: bool = False
+
+
 class Binding(BaseModel):
     """One binding file."""
 
@@ -83,6 +93,7 @@ class Binding(BaseModel):
     components: dict[str, Component] = {}
     externs: dict[str, DottedPath] = {}
     modalities: dict[str, Any] = {}
+    chat: Chat | None = None
 
     def value(self, path: str) -> Value | None:
         """The config value at `section.key`."""
@@ -103,6 +114,10 @@ class Bound:
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, Span(self.source.path, 0, 0))
+
+    def label(self, path: Path) -> tuple[Label, ...]:
+        """A label at a key, if it is there."""
+        return (Label(self.places[path], f"`{path[-1]}` is here"),) if path in self.places else ()
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -187,7 +202,8 @@ def _report_problem(bound: Bound, kind: str, loc: tuple[int | str, ...], text: s
 def _keys_at(path: Path) -> list[str]:
     if len(path) == 1:
         return [f.alias or name for name, f in Binding.model_fields.items()]
-    model: type[BaseModel] = Checkpoint if path[0] == "checkpoints" else Component
+    models: dict[str, type[BaseModel]] = {"checkpoints": Checkpoint, "chat": Chat}
+    model = models.get(path[0], Component)
     return [f.alias or name for name, f in model.model_fields.items()]
 
 
@@ -229,6 +245,7 @@ def check_binding(bound: Bound, program: Program, report: Collector) -> None:
     externs = {e.name: e.span for e in program.externs}
     _match("node", "components", nodes, binding.components, bound, report)
     _match("extern", "externs", externs, binding.externs, bound, report)
+    _match_outputs(bound, program, report)
     for config in program.configs:
         if config.path and binding.value(config.path) is None:
             _missing_config(config.name, config.path, config.span, bound, report)
@@ -253,7 +270,7 @@ def _match(
         if name not in given:
             message = f"{kind} `{name}` is not bound in {bound.source.path}"
             help_text = f"add `{name}: package.module.Name` under `{section}`"
-            second = (Label(bound.place((section,)), f"`{section}` is here"),)
+            second = bound.label((section,))
             _finding(report, rules.MC903, message, span, name, help_text, second)
     for name in given:
         if name not in declared:
@@ -267,6 +284,39 @@ def _match(
                 name,
                 f"did you mean `{near}`?" if near else None,
             )
+
+
+def _match_outputs(bound: Bound, program: Program, report: Collector) -> None:
+    """Modalities that some request emits, and the request and input of `chat`."""
+    emitted = sorted({modality for request in program.requests for modality, _ in request.outputs})
+    for modality in bound.binding.modalities:
+        if modality not in emitted:
+            _stranger(
+                "modalities",
+                modality,
+                "a modality that no request emits",
+                emitted,
+                ("modalities", modality),
+                bound,
+                report,
+            )
+    chat = bound.binding.chat
+    if chat is None:
+        return
+    requests = {r.name: [v.name for v in r.inputs] for r in program.requests}
+    if chat.request not in requests:
+        _stranger("chat.request", chat.request, "no request of the model", requests, ("chat", "request"), bound, report)
+    elif chat.input not in requests[chat.request]:
+        inputs = requests[chat.request]
+        _stranger("chat.input", chat.input, f"no input of `{chat.request}`", inputs, ("chat", "input"), bound, report)
+
+
+def _stranger(
+    key: str, name: str, what: str, known: Iterable[str], path: Path, bound: Bound, report: Collector
+) -> None:
+    near = nearest(name, known)
+    help_text = f"did you mean `{near}`?" if near else None
+    _finding(report, rules.MC904, f"`{key}` names `{name}`, which is {what}", bound.place(path), name, help_text)
 
 
 def _finding(
@@ -290,7 +340,7 @@ def _missing_config(name: str, path: str, span: Span, bound: Bound, report: Coll
     else:
         near = nearest(section, known)
         help_text = f"did you mean section `{near}`?" if near else f"add `{section}: {{{key}: ...}}` under `config`"
-    second = (Label(bound.place(("config", section)), "`config` is here"),)
+    second = bound.label(("config", section)) or bound.label(("config",))
     message = f"config `{name}` reads `{path}`, which {bound.source.path} does not give"
     _finding(report, rules.MC905, message, span, path, help_text, second)
 

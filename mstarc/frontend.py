@@ -36,4 +36,4 @@ def load_text(name: str, text: str) -> tuple[Program | None, Collector, SourceFi
     model = parse_walk(source, report)
     if model is None:
         return None, report, source
-    return lower(model, report, source), report, source
+    return lower(model, report), report, source

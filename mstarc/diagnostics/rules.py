@@ -133,7 +133,9 @@ MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding fil
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
 _LINK = frozenset({"MC207", "MC503", "MC504", "MC601", "MC604", "MC605"})
-_RESERVED = frozenset({"MC208", "MC410", "MC602", "MC603", "MC701", "MC702", "MC703", "MC801", "MC802", "MC803"})
+_RESERVED = frozenset(
+    {"MC208", "MC303", "MC410", "MC602", "MC603", "MC701", "MC702", "MC703", "MC801", "MC802", "MC803"}
+)
 
 
 def rule_state(code: str) -> State:

@@ -85,19 +85,17 @@ def interpret(
     given = frozenset(_given(entry, inputs))
     try:
         scope = RequestScope(program, machine, params or {}, given, wanted)
-        calls = Calls(program, machine, scope, seed)
+        run = Run(program, machine, scope, Calls(program, machine, scope, seed), Scheduler(order), Reach(program))
+        frame = Frame(scope, machine, "", "request")
+        for value in entry.inputs:
+            frame.bind(value, inputs.get(value.name, ABSENT))
+        run.scheduler.start("request", run.block(entry.body, frame, NOTHING))
+        run.scheduler.run()
     except FoldError as error:
         raise ExecutionError(str(error)) from error
-    scheduler = Scheduler(order)
-    run = Run(program, machine, scope, calls, scheduler, Reach(program))
-    frame = Frame(scope, machine, "", "request")
-    for value in entry.inputs:
-        frame.bind(value, inputs.get(value.name, ABSENT))
-    scheduler.start("request", run.block(entry.body, frame, NOTHING))
-    scheduler.run()
     discarded = {stream.name: stream.discarded for stream in run.streams if stream.discarded}
-    draws = {name: tuple(ids) for name, ids in calls.histories.items()}
-    return Outcome(tuple(run.events), dict(run.causes), calls.contexts.lengths(), draws, discarded)
+    draws = {name: tuple(ids) for name, ids in run.calls.histories.items()}
+    return Outcome(tuple(run.events), dict(run.causes), run.calls.contexts.lengths(), draws, discarded)
 
 
 def _entry(program: Program, name: str) -> Request:

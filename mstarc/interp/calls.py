@@ -54,7 +54,7 @@ class Calls:
     # ---------------------------------------------------------------------------------------------------------------- ops
 
     def invoke(self, op: Invoke, frame: Frame) -> tuple[Any, ...]:
-        """The results of one call: those of the run on the first context; all absent if the call does not run."""
+        """The results of one call: those of the first run (of a context that is on); all absent if there is none."""
         node = self._nodes[op.node]
         decl = next(d for d in node.ops if d.name == op.op)
         args = tuple(ABSENT if arg is None else frame.eval(arg) for arg in op.args)
@@ -72,7 +72,7 @@ class Calls:
         key = self.key(frame.walk, f"{op.node}.{op.op}") if decl.attrs.random or decl.attrs.samples else None
         targets = op.writes or (op.reads[:1] if node.kind == "transformer" else ("",))
         runs = [self._run(op, decl, scope, takes, key, name) for name in targets]
-        return runs[0] if runs[0] is not None else nothing
+        return next((results for results in runs if results is not None), nothing)
 
     def _run(self, op: Invoke, decl: OpDecl, scope: OpScope, takes: int, key: DrawKey | None, context: str) -> Any:
         """One run on one context ("" = none); None if it is switched off."""

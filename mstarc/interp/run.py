@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mstarc_runtime.abi.chunks import Chunker, policy_of
-
 from mstarc.interp.calls import Calls
 from mstarc.interp.errors import ExecutionError, RequestRefused
 from mstarc.interp.machine import Machine
@@ -48,6 +46,7 @@ from mstarc.ir.core import (
 )
 from mstarc.ir.fold import ABSENT, field_of
 from mstarc.ir.types import Tensor
+from mstarc_runtime.abi.chunks import Chunker, policy_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from mstarc.ir.core import (
 )
 from mstarc.ir.types import Lit
 from mstarc.ir.visit import blocks_of, every_op
-from mstarc.passes.effects import Names, effects_of
+from mstarc.passes.effects import Names
 
 
 def check_contexts(program: Program, report: Collector) -> None:
@@ -40,7 +40,7 @@ def check_contexts(program: Program, report: Collector) -> None:
                 _check_cache(inner, names, report)
             elif isinstance(inner, Fork):
                 _check_fork(inner, names, report)
-    _check_used(program, names, report)
+    _check_used(program, report)
     for request in program.requests:
         _Order(names, report).block(request.body, set())
 
@@ -92,17 +92,20 @@ def _check_fork(op: Fork, names: Names, report: Collector) -> None:
     )
 
 
-def _check_used(program: Program, names: Names, report: Collector) -> None:
-    """MC505: a context that no walk writes."""
+def _check_used(program: Program, report: Collector) -> None:
+    """MC505: a context that no walk writes. One that an op reads all the same is MC502's."""
     written: set[str] = set()
+    read: set[str] = set()
     for walk in program.walks:
         for op in every_op(walk.body):
             written.update(op.writes if isinstance(op, Invoke) else (op.target,) if isinstance(op, Fork) else ())
-    read = {e.name for w in program.walks for e in effects_of(w.body, names, w.name) if e.kind == "context" and e.reads}
+            read.update(op.reads if isinstance(op, Invoke) else ())
     for context in program.contexts:
         if context.name not in written and context.name not in read:
             message = f"context `{context.name}` is never written"
-            report.report(rules.MC505, message, context.span, subject=context.name, help="delete it")
+            report.report(
+                rules.MC505, message, context.span, subject=context.name, help="delete it and what forks or drops it"
+            )
 
 
 class _Order:

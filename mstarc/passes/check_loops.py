@@ -9,8 +9,6 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import (
     Block,
-    Compute,
-    Extern,
     ForChunks,
     Invoke,
     Loop,
@@ -22,7 +20,7 @@ from mstarc.ir.core import (
     Stop,
 )
 from mstarc.ir.types import Expr, Ref, ValueId
-from mstarc.ir.visit import blocks_of, entries_of, every_expr, every_op, exprs_of, results_of, vars_of
+from mstarc.ir.visit import blocks_of, entries_of, every_expr, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
 from mstarc.passes.ranges import Interval, Ranges, definitions, shown, value_names, walk_ranges
 
@@ -124,27 +122,35 @@ def _own_stops(block: Block) -> list[Stop]:
 def _spread(block: Block, label: str, moving: set[ValueId], names: Names) -> bool:
     """Add to `moving` every value of the block that can change between iterations; whether anything reads a moving one."""
     moved = False
-    for op in every_op(block):
-        source = _source(op, names)
-        reads = any(_reads(e, moving, label) for e in _inputs(op))
-        moved = moved or source or reads
-        if source or reads:
+    for op in block.ops:
+        if isinstance(op, Loop):
+            here = _spread_loop(op, label, moving, names)
+        else:
+            here = _source(op, names) or any(_reads(e, moving, label) for e in exprs_of(op))
+            if here:
+                moving.update(_bound_inside(op))
+            for inner in blocks_of(op):
+                here = _spread(inner, label, moving, names) or here
+        if here:
             moving.update(v.id for v in results_of(op))
-            moving.update(_bound_inside(op))
-        elif isinstance(op, Loop) and _spread(
-            op.body, op.label, inner := set(moving) | {c.inner.id for c in op.carries}, names
-        ):
-            moving.update(inner)
-            moving.update(v.id for v in results_of(op))
+        moved = moved or here
     return moved
+
+
+def _spread_loop(op: Loop, label: str, moving: set[ValueId], names: Names) -> bool:
+    """A loop inside: its own counter and carries run alike in each outer iteration, unless something moving enters them."""
+    here = any(_reads(e, moving, label) for e in exprs_of(op))
+    while True:
+        entering = [c.inner.id for c in op.carries if _reads(c.init, moving, label) or _reads(c.next, moving, label)]
+        known = len(moving)
+        moving.update(entering)
+        here = _spread(op.body, label, moving, names) or here
+        if len(moving) == known:
+            return here
 
 
 def _bound_inside(op: Op) -> list[ValueId]:
     return [value.id for _, values in entries_of(op) for value in values]
-
-
-def _inputs(op: Op) -> tuple[Expr, ...]:
-    return (op.expr,) if isinstance(op, Compute) else exprs_of(op)
 
 
 def _source(op: Op, names: Names) -> bool:
@@ -152,8 +158,6 @@ def _source(op: Op, names: Names) -> bool:
     match op:
         case Sample() | Noise() | Next() | ForChunks():
             return True
-        case Extern():
-            return False
         case Invoke():
             declared, node = names.op(op), names.nodes.get(op.node)
             draws = declared is not None and (declared.attrs.random or bool(declared.attrs.samples))

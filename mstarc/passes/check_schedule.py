@@ -6,6 +6,7 @@ finding holds for the course that it names; that no course within the budget fai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 from mstarc.diagnostics import rules
@@ -16,13 +17,12 @@ from mstarc.ir.visit import every_op
 from mstarc.passes.check_streams import stream_policy
 from mstarc.passes.effects import Names, StreamEnds
 from mstarc.passes.ranges import Ranges
-from mstarc.passes.scenario import Choices, Frame, Opaque
-from mstarc.passes.schedule import OutOfSteps, Schedule, Stuck, Surplus, Wait
+from mstarc.passes.scenario import Choices, Frame, Opaque, OutOfSteps, Stuck, Surplus, Wait
+from mstarc.passes.schedule import Schedule
 from mstarc_runtime.abi.chunks import Policy, least_capacity, peek, pop
 
-STEPS = 60_000  # of all courses of a request together
-COURSES = 300
-RANDOM_COURSES = 100
+STEPS = 25_000  # of all courses of a request together
+COURSES = 150
 REACH = 600
 
 
@@ -61,25 +61,29 @@ def _check_request(
     sinks_early: bool,
 ) -> None:
     budget = [STEPS]
-    choices = Choices(_reach(program, policies))
-    rng = Random(7)
     ends = StreamEnds(names)
-    for course in range(COURSES + RANDOM_COURSES):
-        if course == COURSES:
-            choices = Choices(choices.reach, rng)
+    for choices in _courses(_reach(program, policies)):
         frame = Frame(program, request, choices, request.name)
         frame.values = {v.id: Opaque(f"{request.name}.{v.name}") for v in request.inputs}
         try:
             found = Schedule(names, policies, ends, frame, budget, sinks_early).run()
-        except (OutOfSteps, FoldError):
+        except OutOfSteps:
             return
+        except FoldError:
+            continue  # this course asks for a number that only a checkpoint gives
         if found is not None:
             _report(found, choices, request, names, report)
             return
-        if choices.rng is not None:
-            choices = Choices(choices.reach, rng)
-        elif not choices.advance():
+
+
+def _courses(reach: int) -> Iterator[Choices]:
+    """Courses in turn from the tree of all picks and at random; the same ones every time. Ends when the tree is exhausted."""
+    tree, rng = Choices(reach), Random(7)
+    for _ in range(COURSES):
+        yield tree
+        if not tree.advance():
             return
+        yield Choices(reach, rng)
 
 
 def _report(found: Stuck | Surplus, choices: Choices, request: Request, names: Names, report: Collector) -> None:

@@ -65,7 +65,7 @@ def stream_policy(stream: Stream, ranges: Ranges, report: Collector | None = Non
         found = ranges.of(args[name]) if name in args else None
         value = found.exact if found is not None else None
         if value is None or int(value) != value:
-            if found is not None and report is not None:
+            if found is not None and not found.sized and report is not None:
                 _not_constant(stream, name, args[name], report)
             return None
         numbers[name] = int(value)
@@ -93,13 +93,13 @@ def _check_capacity(stream: Stream, policy: Policy | None, ranges: Ranges, repor
     """MC405: the capacity has a range from 1 up; MC404: its low end holds the largest chunk."""
     found = ranges.of(stream.capacity)
     text = shown(stream.capacity)
-    if found.low == -inf or found.high == inf:
+    if found.low == -inf or (found.high == inf and not found.sized):
         message = f"the capacity `{text}` of stream `{stream.name}` has no provable range"
         note = "a fast producer and a slow consumer would meet in the allocator"
         report.report(rules.MC405, message, stream.span, subject=stream.name, notes=(note,))
         return
     least = least_capacity(policy) if policy is not None else 1
-    if found.low >= least:
+    if found.low >= least or found.sized:
         return
     sum_text = capacity_sum(policy) if policy is not None else "1"
     value = f"{text}" if found.exact is not None else f"`{text}`, which can be {found.low},"

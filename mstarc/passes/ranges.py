@@ -1,7 +1,8 @@
 """What a host expression can be: its range, and its polynomial normal form. Takes expressions; gives intervals and `Poly`.
 
 Ranges come from the declared ranges of params, from literals and from config values that the binding gave. A value that a
-request brings (a length, a dim) is at least 0 and bounded by admission, so it has no upper end here but is not unbounded.
+request brings (a length, a dim) is at least 0 and bounded by admission, and a config value that only a checkpoint gives is at
+least 1: both have no upper end here, but are not unbounded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Poly = Mapping[tuple[str, ...], Number]  # product of atoms -> coefficient; the 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """low..high, both reachable as far as is known. `sized`: the high end is a size that a request brings."""
+    """low..high, both reachable as far as is known. `sized`: the high end is a size that a request or a checkpoint brings."""
 
     low: Number = -inf
     high: Number = inf
@@ -96,7 +97,9 @@ class Ranges:
             return self.of(let.expr) if let else Interval()
         if ref.scope == "config":
             config = next((c for c in program.configs if c.name == ref.name), None)
-            return self.of(config.expr) if config and config.expr is not None else Interval()
+            if config is None or config.expr is None:
+                return Interval(1, inf, sized=True)  # read from the checkpoint at link
+            return self.of(config.expr)
         return Interval()
 
     def _binary(self, expr: Binary) -> Interval:

@@ -30,6 +30,7 @@ from mstarc.ir.types import (
     Var,
 )
 from mstarc.passes.ranges import Ranges, shown
+from mstarc.source import Span
 
 T = TypeVar("T")
 
@@ -224,3 +225,40 @@ def _is_logic(expr: Expr) -> bool:
             return fn in ("wants", "given", "present")
         case _:
             return False
+
+
+# ---------------------------------------------------------------------------------------------- what a course comes to
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An arm that cannot go on. `what`: room | item."""
+
+    arm: str
+    what: str
+    stream: str
+    span: Span
+    held: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Every arm that is left waits."""
+
+    waits: tuple[Wait, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """A take found the end. kind `next`: `next` without `after_end empty`; `joint`: one of several streams had more chunks."""
+
+    kind: str
+    stream: str
+    span: Span
+    taken: int
+    others: tuple[str, ...] = ()
+
+
+class OutOfSteps(Exception):
+    """The budget is spent; nothing is known about this course."""

@@ -30,43 +30,9 @@ from mstarc.ir.core import (
 from mstarc.ir.fold import ABSENT, FoldError, fold
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Ends, Names, StreamEnds
-from mstarc.passes.scenario import Frame, Opaque
+from mstarc.passes.scenario import Frame, Opaque, OutOfSteps, Stuck, Surplus, Wait
 from mstarc.source import Span
 from mstarc_runtime.abi.chunks import Chunker, Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """An arm that cannot go on. `what`: room | item."""
-
-    arm: str
-    what: str
-    stream: str
-    span: Span
-    held: int
-    capacity: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stuck:
-    """Every arm that is left waits."""
-
-    waits: tuple[Wait, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Surplus:
-    """A take found the end. kind `next`: `next` without `after_end empty`; `joint`: one of several streams had more chunks."""
-
-    kind: str
-    stream: str
-    span: Span
-    taken: int
-    others: tuple[str, ...] = ()
-
-
-class OutOfSteps(Exception):
-    """The budget is spent; nothing is known about this course."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +149,7 @@ class Schedule:
     def _grant(self, task: _Task, event: _Event) -> bool:
         match event:
             case _SendOne(stream):
-                return self._send(task.lines.get(stream))
+                return self._send(stream, task.lines.get(stream))
             case _TakeAll():
                 return self._take(task, event)
             case _Close(ends):
@@ -201,12 +167,12 @@ class Schedule:
                 task.children = []
                 return True
 
-    def _send(self, line: _Line | None) -> bool:
+    def _send(self, stream: str, line: _Line | None) -> bool:
         if line is None or line.sink or line.closed:
             return True
         if line.chunker.held >= line.capacity:
             return False
-        line.chunker.push(0, cut=self._frame.choices.pick(f"cut {id(line.chunker.policy)}", (False, True)))
+        line.chunker.push(0, cut=self._frame.choices.pick(f"cut {stream}", (False, True)))
         return True
 
     def _take(self, task: _Task, event: _TakeAll) -> bool:

@@ -13,13 +13,12 @@ from mstarc.passes.lower.finish import finish
 from mstarc.passes.lower.requests import RequestBody
 from mstarc.passes.lower.symbols import Symbols
 from mstarc.passes.lower.walks import WalkBody
-from mstarc.source import SourceFile
 from mstarc.syntax import ast
 
 __all__ = ["lower"]
 
 
-def lower(model: ast.Model, report: Collector, source: SourceFile) -> core.Program | None:
+def lower(model: ast.Model, report: Collector) -> core.Program | None:
     """The model as IR; None if there were errors. Requests come first: they say which walk parameters are host values."""
     symbols = Symbols(report)
     declarations = Declarations(model, symbols, report)
@@ -29,13 +28,13 @@ def lower(model: ast.Model, report: Collector, source: SourceFile) -> core.Progr
     phases: dict[str, dict[str, Phase]] = {}
     requests: list[core.Request] = []
     for request in declarations.of(ast.Request):
-        lowering = RequestBody(program, symbols, declarations, report, request, phases, source)
+        lowering = RequestBody(program, symbols, declarations, report, request, phases)
         requests.append(finish(lowering.lower(), lowering.temporary, report, report.failed))
     walks: list[core.Walk] = []
     for walk in declarations.of(ast.Walk):
         body = WalkBody(program, symbols, declarations, report, walk)
         walks.append(finish(body.lower(phases.get(walk.name.text, {})), body.temporary, report, report.failed))
-    if report.failed or model.broken:
+    if report.failed or not model.complete:
         return None
     return replace(program, walks=tuple(walks), requests=tuple(requests))
 
@@ -47,7 +46,10 @@ def _check_lets(program: core.Program, report: Collector) -> None:
 
     needs: dict[str, tuple[set[str], core.Let | core.Param]] = {}
     for let in program.lets:
-        needs[let.name] = ({e.name for e in every_expr(let.expr) if isinstance(e, Ref) and e.scope in ("let", "param")}, let)
+        needs[let.name] = (
+            {e.name for e in every_expr(let.expr) if isinstance(e, Ref) and e.scope in ("let", "param")},
+            let,
+        )
     for param in program.params:
         if param.default is not None:
             refs = {e.name for e in every_expr(param.default) if isinstance(e, Ref) and e.scope in ("let", "param")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mstarc.diagnostics import rules
@@ -11,7 +11,7 @@ from mstarc.ir import core
 from mstarc.ir.types import Chunk, Expr, Phase, Ref, Scalar, Tensor, Type, Var
 from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.dims import free_dims
-from mstarc.passes.lower.expressions import Expressions, Typed
+from mstarc.passes.lower.expressions import Expressions, Typed, path_text
 from mstarc.passes.lower.scope import Binding, Names, Values
 from mstarc.passes.lower.symbols import Symbols
 from mstarc.source import Span
@@ -29,6 +29,7 @@ class Body:
         self.values = Values()
         self.names = Names()
         self.dims: set[str] = set()
+        self.loose: set[str] = set()  # dims that externs decide
         self.depth = 0  # loops around here
         self.ops: list[core.Op] = []
         self.temporary: set[int] = set()  # ids of values that the author did not name
@@ -69,7 +70,14 @@ class Body:
                 if self.parallel
                 else f"`{name.text}` is used before the statement that binds it"
             )
-            self.report.report(code, message, name.span, label, help="order never makes a back edge: carry it in a loop", subject=name.text)
+            self.report.report(
+                code,
+                message,
+                name.span,
+                label,
+                help="order never makes a back edge: carry it in a loop",
+                subject=name.text,
+            )
             return self.expressions.poison(name.span)
         return None
 
@@ -93,7 +101,6 @@ class Body:
 
     def bind(self, name: ast.Name, kind: Type | None, phase: Phase) -> core.Value:
         """A new value for a name, with the checks of single assignment."""
-        self.symbols.fit(name)
         self._check_rebinding(name)
         value = self.values.make(name.text, kind, phase, name.span)
         self.names.bind(name.text, Binding(value, kind, self.depth))
@@ -147,9 +154,9 @@ class Body:
             if found is not FAILED:
                 self.report.report(
                     rules.MC004,
-                    f"`{tree.callee.text}` gives {len(found)} values, one is due here",
+                    f"`{path_text(tree.callee)}` gives {len(found)} values, one is due here",
                     tree.span,
-                    subject=tree.callee.text,
+                    subject=path_text(tree.callee),
                 )
             return self.expressions.poison(tree.span, "device")
         value = found[0]
@@ -183,9 +190,9 @@ class Body:
         if len(targets) != len(ports):
             self.report.report(
                 rules.MC004,
-                f"`{tree.callee.text}` gives {len(ports)} values, {len(targets)} names stand for them",
+                f"`{path_text(tree.callee)}` gives {len(ports)} values, {len(targets)} names stand for them",
                 tree.span,
-                subject=tree.callee.text,
+                subject=path_text(tree.callee),
             )
             for target in targets:
                 if target.text != "_":
@@ -203,13 +210,16 @@ class Body:
 
     def extern(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
         """A call of typed host Python; its results are host values."""
-        name = tree.callee.text
+        name = path_text(tree.callee)
         decl = next((extern for extern in self.program.externs if extern.name == name), None)
         if decl is None:
             return self.fail(targets, "host")
-        matcher = Matcher(self.symbols, self.report, name, tree.span)
+        matcher = Matcher(self.symbols, self.report, name, tree.span, self.loose)
         args = self.arguments(matcher, decl.params, tree)
-        kinds = [(port.name if port.name != "result" else name, self.fresh(matcher, port.type)) for port in decl.results]
+        kinds = [
+            (port.name if port.name != "result" else name, self.fresh(matcher, port.type, loose=True))
+            for port in decl.results
+        ]
         results = self.results(kinds, targets, "host", tree)
         if args is None or results is None:
             return FAILED if targets is None else ()
@@ -224,7 +234,7 @@ class Body:
         arranged = matcher.arrange(ports, tree.args)
         if arranged is None:
             for arg in tree.args:  # so that what they name counts as used, and errors inside are found
-                self.expressions.lower(arg.value if isinstance(arg, ast.Keyword) else arg)
+                self.expressions.lower(arg.value)
             return None
         args: list[Expr | None] = []
         for port, written in zip(ports, arranged, strict=True):
@@ -236,7 +246,7 @@ class Body:
             args.append(typed.expr)
         return args
 
-    def fresh(self, matcher: Matcher, kind: Type) -> Type:
+    def fresh(self, matcher: Matcher, kind: Type, loose: bool = False) -> Type:
         """A result type in this scope's dims; what only the call knows becomes a new free dim here."""
         for name in free_dims(kind):
             if name not in matcher.bound:
@@ -245,6 +255,8 @@ class Body:
                     count += 1
                     new = f"{name}_{count}"
                 self.dims.add(new)
+                if loose:
+                    self.loose.add(new)
                 matcher.bound[name] = Ref("dim", new)
         return matcher.result(kind)
 
@@ -259,10 +271,10 @@ class Body:
 
     def assign_value(self, tree: ast.Assign, value: Typed) -> None:
         """`name = expression`."""
-        if len(tree.names) != 1:
-            self.report.report(rules.MC004, f"one value is bound to {len(tree.names)} names", tree.span)
+        if len(tree.targets) != 1:
+            self.report.report(rules.MC004, f"one value is bound to {len(tree.targets)} names", tree.span)
             return
-        name = tree.names[0]
+        name = tree.targets[0]
         kind = value.type.item if isinstance(value.type, Chunk) else value.type
         made = self.bind(name, kind, value.phase)
         self._types[made.id] = kind
@@ -281,4 +293,3 @@ class _Failed(tuple[core.Value, ...]):
 
 
 FAILED = _Failed()
-Lower = Callable[[ast.Statement], None]

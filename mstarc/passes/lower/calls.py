@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mstarc.diagnostics import rules
@@ -19,27 +20,29 @@ from mstarc.syntax import ast
 class Matcher:
     """Matches arguments of one call. `bound` maps the callee's free dims to the caller's."""
 
-    def __init__(self, symbols: Symbols, report: Collector, callee: str, span: Span) -> None:
+    def __init__(
+        self, symbols: Symbols, report: Collector, callee: str, span: Span, loose: AbstractSet[str] = frozenset()
+    ) -> None:
         self.symbols = symbols
         self.report = report
         self.callee = callee
         self.span = span
+        self.loose = loose  # dims of the caller that host code decides: they may equal anything
         self.bound: dict[str, Expr] = {}
 
-    def arrange(
-        self, ports: Sequence[core.Port], args: Sequence[ast.Expr | ast.Keyword]
-    ) -> list[ast.Expr | None] | None:
+    def arrange(self, ports: Sequence[core.Port], args: Sequence[ast.Arg]) -> list[ast.Expr | None] | None:
         """One tree per port, None for an optional port left out; None (and a finding) if they do not fit."""
         placed: dict[str, ast.Expr] = {}
         names = [port.name for port in ports]
         for k, arg in enumerate(args):
-            if isinstance(arg, ast.Keyword):
+            value = arg.value
+            if arg.name is not None:
                 if arg.name.text not in names:
                     self.symbols.unknown(arg.name, f"parameter of `{self.callee}`", names)
                     return None
-                name, value = arg.name.text, arg.value
+                name = arg.name.text
             elif k < len(names):
-                name, value = names[k], arg
+                name = names[k]
             else:
                 return self._wrong_count(ports, len(args))
             if name in placed:
@@ -141,11 +144,15 @@ class Matcher:
         """Unify one dim: a free dim of the callee takes the caller's, anything else must be equal to it."""
         if isinstance(wanted, Ref) and wanted.scope == "dim":
             first = self.bound.setdefault(wanted.name, given)
-            return may_equal(first, given)
+            return self._may_equal(first, given)
         here = substitute(wanted, self.bound)
         if any(name not in self.bound for name in free_dims(Tensor("i64", (wanted,)))):
             return True  # bound by another argument, or solved only at run time
-        return isinstance(given, Ref) and given.name == "chunk" or may_equal(here, given)
+        return (isinstance(given, Ref) and given.name == "chunk") or self._may_equal(here, given)
+
+    def _may_equal(self, a: Expr, b: Expr) -> bool:
+        free = free_dims(Tensor("i64", (a, b)))
+        return may_equal(a, b) or any(name in self.loose for name in free)
 
     def result(self, kind: Type) -> Type:
         """A result's type in the caller's dims."""

@@ -14,7 +14,6 @@ from mstarc.ir.types import (
     SCALARS,
     Enum,
     Expr,
-    ListOf,
     Lit,
     Media,
     Parts,
@@ -26,7 +25,7 @@ from mstarc.ir.types import (
     Type,
 )
 from mstarc.passes.lower.dims import free_dims
-from mstarc.passes.lower.expressions import BOOL, Expressions, Typed
+from mstarc.passes.lower.expressions import BOOL, Expressions, Typed, path_text
 from mstarc.passes.lower.symbols import Symbols, nearest
 from mstarc.syntax import ast
 
@@ -81,8 +80,8 @@ class Declarations:
         for decl in self.model.decls:
             match decl:
                 case ast.Config(entries):
-                    for name, value in entries:
-                        self.symbols.declare(name, "config", value)
+                    for entry in entries:
+                        self.symbols.declare(entry.name, "config", entry)
                 case ast.Let(names):
                     for name in names:
                         self.symbols.declare(name, "let", decl)
@@ -99,18 +98,18 @@ class Declarations:
             return Typed(Ref("dim", name.text), Scalar("int"), "host", name.span)
         return None
 
-    def type_of(self, tree: ast.Type, dims: set[str] | None = None) -> Type | None:
+    def type_of(self, tree: ast.TypeExpr, dims: set[str] | None = None) -> Type | None:
         """A written type. A bare name in a dim that is no config, param or let is a free dim (added to `dims`)."""
         match tree:
-            case ast.EnumType(members):
-                return Enum(tuple(member.text for member in members))
-            case ast.ListType(members):
+            case ast.EnumType(members, optional):
+                return Enum(tuple(member.text for member in members), optional)
+            case ast.ListType(members, optional):
                 for member in members:
                     if member.text not in MEDIA and member.text != "text":
                         self.symbols.find(member, "type")
-                return Parts(tuple(member.text for member in members))
-            case ast.TypeName(name, written, optional):
-                return self._named_type(name, written, optional, dims if dims is not None else set())
+                return Parts(tuple(member.text for member in members), optional)
+            case ast.NamedType(name, written, optional):
+                return self._named_type(name, written or (), optional, dims if dims is not None else set())
 
     def _named_type(self, name: ast.Name, written: Sequence[ast.Expr], optional: bool, dims: set[str]) -> Type | None:
         if name.text in DTYPES and (written or name.text != "bool"):
@@ -143,7 +142,7 @@ class Declarations:
         finally:
             self._dim_names = outer
 
-    def ports(self, fields: Sequence[ast.Field]) -> tuple[core.Port, ...]:
+    def ports(self, fields: Sequence[ast.PortDef]) -> tuple[core.Port, ...]:
         """Parameters or results of an op or extern; names are unique among themselves."""
         seen: set[str] = set()
         ports: list[core.Port] = []
@@ -185,12 +184,12 @@ class Declarations:
         for decl in self.model.decls:
             if not isinstance(decl, ast.Config):
                 continue
-            for name, value in decl.entries:
-                span = name.span.to(value.span)
+            for entry in decl.entries:
+                name, value = entry.name.text, entry.value
                 if isinstance(value, ast.Path) and len(value.names) > 1:
-                    found.append(core.Config(name.text, path=value.text, span=span))
+                    found.append(core.Config(name, path=path_text(value), span=entry.span))
                 else:
-                    found.append(core.Config(name.text, expr=self.plain.host(value, "a config").expr, span=span))
+                    found.append(core.Config(name, expr=self.plain.host(value, "a config").expr, span=entry.span))
         return tuple(found)
 
     def _param(self, decl: ast.Param) -> core.Param:
@@ -206,9 +205,10 @@ class Declarations:
         kind = self.param_types[decl.name.text]
         default = decl.default
         if isinstance(kind, Enum) and isinstance(default, ast.Path) and len(default.names) == 1:
-            if default.text not in kind.members:
-                self.symbols.unknown(default.names[0], f"member of `{decl.name.text}`", kind.members)
-            return Ref("member", default.text)
+            member = default.names[0]
+            if member.text not in kind.members:
+                self.symbols.unknown(member, f"member of `{decl.name.text}`", kind.members)
+            return Ref("member", member.text)
         return self.plain.host(default, "a default").expr
 
     def _lets(self) -> tuple[core.Let, ...]:
@@ -230,29 +230,30 @@ class Declarations:
         return core.ExternDecl(decl.name.text, self.ports(decl.params), results, span=decl.span)
 
     def _cache(self, decl: ast.Cache) -> core.Cache | None:
-        if decl.kind.text != "kv":
-            self.symbols.unknown(decl.kind, "kind of cache", ("kv",))
+        if decl.layout.text != "kv":
+            self.symbols.unknown(decl.layout, "kind of cache", ("kv",))
             return None
         wanted = ("layers", "heads", "kv_heads", "head_dim")
         found = self.keywords(decl.args, wanted, wanted, f"cache `{decl.name.text}`", decl.span)
         return None if found is None else core.Cache(decl.name.text, *(found[name] for name in wanted), span=decl.span)
 
     def keywords(
-        self, args: Sequence[Any], names: Sequence[str], required: Sequence[str], what: str, span: Any
+        self, args: Sequence[ast.Arg], names: Sequence[str], required: Sequence[str], what: str, span: Any
     ) -> dict[str, Expr] | None:
         """Arguments by name (or by position, in the order of `names`); None after an error."""
         found: dict[str, Expr] = {}
         before = len(self.report.findings())
         for k, arg in enumerate(args):
-            if isinstance(arg, ast.Keyword):
-                name, value = arg.name.text, arg.value
+            value = arg.value
+            if arg.name is not None:
+                name = arg.name.text
                 if name not in names:
                     self.report.report(
                         rules.MC013, f"{what} has no `{name}`", arg.name.span, help=nearest(name, names), subject=name
                     )
                     continue
             elif k < len(names):
-                name, value = names[k], arg
+                name = names[k]
             else:
                 self.report.report(rules.MC013, f"{what} takes {', '.join(names)}", arg.span)
                 continue
@@ -260,7 +261,7 @@ class Declarations:
                 self.report.report(rules.MC013, f"{what} is given `{name}` twice", arg.span, subject=name)
             if name == "cut" and isinstance(value, ast.Path):
                 self.symbols.find(value.names[0], "extern")
-                found[name] = Lit(value.text)
+                found[name] = Lit(path_text(value))
             else:
                 found[name] = self.plain.host(value, f"`{name}`").expr
         missing = [name for name in required if name not in found]
@@ -290,7 +291,11 @@ class Declarations:
             name = setting.name.text
             if name not in SETTINGS:
                 self.report.report(
-                    rules.MC013, f"samplers have no `{name}`", setting.name.span, help=nearest(name, SETTINGS), subject=name
+                    rules.MC013,
+                    f"samplers have no `{name}`",
+                    setting.name.span,
+                    help=nearest(name, SETTINGS),
+                    subject=name,
                 )
                 continue
             if setting.over is not None and self.symbols.find(setting.over, "context") is not None:
@@ -310,18 +315,10 @@ class Declarations:
     # ------------------------------------------------------------------------------------------------- nodes and streams
 
     def _node(self, decl: ast.Node) -> core.Node:
-        kind = decl.kind.text
-        if kind not in ("transformer", "stateless"):
-            self.symbols.unknown(decl.kind, "kind of node", ("transformer", "stateless"))
-            kind = "stateless"
+        kind = decl.kind
         cache = ""
-        if kind == "transformer":
-            if decl.argument is None:
-                self.report.report(
-                    rules.MC013, f"node `{decl.name.text}` names no cache", decl.kind.span, help="write `transformer(cache)`"
-                )
-            elif self.symbols.find(decl.argument, "cache") is not None:
-                cache = decl.argument.text
+        if kind == "transformer" and decl.of is not None and self.symbols.find(decl.of, "cache") is not None:
+            cache = decl.of.text
         if decl.weights is not None:
             self.symbols.find(decl.weights, "node")
         seen: set[str] = set()
@@ -329,16 +326,19 @@ class Declarations:
         for op in decl.ops:
             if op.name.text in seen:
                 self.report.report(
-                    rules.MC001, f"node `{decl.name.text}` has two ops `{op.name.text}`", op.name.span, subject=op.name.text
+                    rules.MC001,
+                    f"node `{decl.name.text}` has two ops `{op.name.text}`",
+                    op.name.span,
+                    subject=op.name.text,
                 )
                 continue
             seen.add(op.name.text)
             ops.append(self._op(op, kind, decl.name.text))
         return core.Node(
             decl.name.text,
-            kind,  # type: ignore[arg-type]
+            kind,
             cache,
-            decl.argument.text if kind == "stateless" and decl.argument is not None else "",
+            decl.of.text if kind == "stateless" and decl.of is not None else "",
             decl.weights.text if decl.weights is not None else "",
             tuple(ops),
             tuple(self._state(state) for state in decl.states),
@@ -372,16 +372,14 @@ class Declarations:
 
     def _attributes(self, decl: ast.Op, op: str) -> core.OpAttrs:
         found: dict[str, Any] = {}
-        for attribute in decl.attributes:
+        for attribute in decl.attrs:
             self._attribute(attribute, op, found)
         return core.OpAttrs(**found)
 
-    def _attribute(self, attribute: ast.Attribute, op: str, found: dict[str, Any]) -> None:
-        word, name = attribute.word, attribute.name
+    def _attribute(self, attribute: ast.Attr, op: str, found: dict[str, Any]) -> None:
+        word, name = attribute.word, attribute.value
         choices: Mapping[str, tuple[str, ...]] = {
             "attend": ("causal", "full"),
-            "positions": ("seq", "same", "at"),
-            "batch": ("pack", "stack"),
             "async": ("off",),
         }
         if word in choices and name is not None and name.text not in choices[word]:
@@ -393,25 +391,24 @@ class Declarations:
                 subject=name.text,
             )
             return
-        low = self.plain.host(attribute.low, f"`{word}`").expr if attribute.low is not None else None
-        high = self.plain.host(attribute.high, f"`{word}`").expr if attribute.high is not None else None
+        exprs = {clause: self.plain.host(tree, f"`{clause}`").expr for clause, tree in attribute.exprs}
         text = name.text if name is not None else ""
         match word:
             case "attend":
                 found["attend"] = text
             case "positions":
-                found.update(positions=text, at=low, advance=high)
+                found.update(positions=text, at=exprs.get("at"), advance=exprs.get("advance"))
             case "takes":
-                found["takes"] = low
+                found["takes"] = exprs["takes"]
             case "frozen" | "random" | "cross":
                 found[word] = True
             case "samples":
                 if name is not None and self.symbols.find(name, "sampler") is not None:
                     found["samples"] = text
             case "batch":
-                found.update(batch=text, batch_max=low)
+                found.update(batch=text, batch_max=exprs.get("max"))
             case "graph":
-                found.update(graph=text, graph_low=low, graph_high=high)
+                found.update(graph=text, graph_low=exprs.get("low"), graph_high=exprs.get("high"))
             case _:
                 found["async_off"] = True
 
@@ -428,21 +425,13 @@ class Declarations:
             outer, self._dim_names = self._dim_names, self._dim_names | {"item"}
             where = self.plain.lower(decl.where).expr
             self._dim_names = outer
-        capacity: Expr = ListOf(())
-        if decl.capacity is None:
-            self.report.report(
-                rules.MC405,
-                f"stream `{decl.name.text}` has no capacity",
-                decl.span,
-                help="say `capacity N`: how many items may wait",
-                subject=decl.name.text,
-            )
-        else:
-            capacity = self.plain.host(decl.capacity, "a capacity").expr
+        capacity = self.plain.host(decl.capacity, "a capacity").expr
         for word, allowed in ((decl.after_end, "empty"), (decl.overlap, "ok")):
             if word is not None and word.text != allowed:
-                self.report.report(rules.MC013, f"`{word.text}` cannot stand here", word.span, help=f"only `{allowed}` can")
-        if args is None or item is None or decl.capacity is None:
+                self.report.report(
+                    rules.MC013, f"`{word.text}` cannot stand here", word.span, help=f"only `{allowed}` can"
+                )
+        if args is None or item is None:
             return None
         return core.Stream(
             decl.name.text,
@@ -458,16 +447,16 @@ class Declarations:
         )
 
     def _at_end(self, decl: ast.Stream) -> str:
-        if not decl.at_end:
+        if decl.at_end is None:
             return ""
-        text = ":".join(name.text for name in decl.at_end)
+        text = decl.at_end.text if decl.pad is None else f"{decl.at_end.text}:{decl.pad.text}"
         known = ("drop", "partial", "pad:zero", "pad:repeat")
         if text in known:
             return text
         self.report.report(
             rules.MC013,
-            f"a stream ends with drop, partial, pad(zero) or pad(repeat), not `{decl.at_end[0].text}`",
-            decl.at_end[0].span,
+            f"a stream ends with drop, partial, pad(zero) or pad(repeat), not `{text}`",
+            decl.at_end.span,
             help=nearest(text, known),
         )
         return "drop"
@@ -490,9 +479,9 @@ def _names_in(tree: ast.Expr) -> list[ast.Name]:
             return _names_in(x)
         case ast.Binary(_, a, b):
             return _names_in(a) + _names_in(b)
-        case ast.Conditional(cond, a, b):
+        case ast.IfThen(cond, a, b):
             return _names_in(cond) + _names_in(a) + _names_in(b)
         case ast.Call(_, args):
-            return [name for arg in args if not isinstance(arg, ast.Keyword) for name in _names_in(arg)]
+            return [name for arg in args for name in _names_in(arg.value)]
         case _:
             return []

@@ -9,7 +9,6 @@ from typing import Literal
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.types import (
-    DTYPES,
     Apply,
     Binary,
     Chunk,
@@ -20,7 +19,6 @@ from mstarc.ir.types import (
     Index,
     ListOf,
     Lit,
-    Parts,
     Phase,
     Ref,
     Scalar,
@@ -88,7 +86,7 @@ class Expressions:
     def lower(self, tree: ast.Expr) -> Typed:
         """One expression; errors are reported once and give a poisoned value."""
         match tree:
-            case ast.Literal(value, span):
+            case ast.Number(value, span) | ast.Text(value, span) | ast.Bool(value, span):
                 return Typed(Lit(value), _literal_type(value), "host", span)
             case ast.Path():
                 return self._path(tree)
@@ -98,12 +96,12 @@ class Expressions:
                 return self._unary(op, self.lower(x), span)
             case ast.Binary(op, a, b, span):
                 return self._binary(op, self.lower(a), self.lower(b), span)
-            case ast.Conditional():
+            case ast.IfThen():
                 return self._conditional(tree)
-            case ast.Subscript():
+            case ast.Sub():
                 return self._subscript(tree)
-            case ast.Items(items, span):
-                parts = [self.lower(item) for item in items]
+            case ast.ListOf(items, span):
+                parts = [self.lower(item.value) for item in items]
                 return Typed(ListOf(tuple(p.expr for p in parts)), None, _phase(*parts), span)
 
     def host(self, tree: ast.Expr, where: str) -> Typed:
@@ -195,23 +193,25 @@ class Expressions:
     # ------------------------------------------------------------------------------------------------------------ calls
 
     def _call(self, tree: ast.Call) -> Typed:
-        name = tree.callee.text
+        name = path_text(tree.callee)
         if name in BUILTIN_ARITY and self.lookup(tree.callee.names[0]) is None:
             return self._builtin(name, tree)
         if self.calls is None:
-            self.report.report(rules.MC010, f"`{name}(...)` cannot be called here", tree.span, "only values may stand here")
+            self.report.report(
+                rules.MC010, f"`{name}(...)` cannot be called here", tree.span, "only values may stand here"
+            )
             return self.poison(tree.span)
         return self.calls(tree)
 
     def _builtin(self, name: str, tree: ast.Call) -> Typed:
         low, high = BUILTIN_ARITY[name]
-        if not low <= len(tree.args) <= high or any(isinstance(arg, ast.Keyword) for arg in tree.args):
+        if not low <= len(tree.args) <= high or any(arg.name is not None for arg in tree.args):
             wanted = str(low) if low == high else f"{low} to {high}"
             self.report.report(rules.MC004, f"`{name}` takes {wanted} arguments, not {len(tree.args)}", tree.span)
             return self.poison(tree.span)
         if name in ("given", "wants"):
             return self._modality(name, tree)
-        args = [self.lower(arg) for arg in tree.args if not isinstance(arg, ast.Keyword)]
+        args = [self.lower(arg.value) for arg in tree.args]
         made = Apply(name, tuple(arg.expr for arg in args))
         if name == "present":
             return Typed(made, BOOL, "host", tree.span)
@@ -226,11 +226,11 @@ class Expressions:
         return Typed(made, args[0].type, _phase(*args), tree.span)
 
     def _modality(self, name: str, tree: ast.Call) -> Typed:
-        arg = tree.args[0]
+        arg = tree.args[0].value
         if not isinstance(arg, ast.Path) or len(arg.names) != 1:
             self.report.report(rules.MC007, f"`{name}` takes the name of a modality", tree.span)
             return self.poison(tree.span)
-        return Typed(Apply(name, (Ref("member", arg.text),)), BOOL, "host", tree.span)
+        return Typed(Apply(name, (Ref("member", arg.names[0].text),)), BOOL, "host", tree.span)
 
     # -------------------------------------------------------------------------------------------------------- operators
 
@@ -269,18 +269,18 @@ class Expressions:
                 rules.MC007, f"operands have the shapes {type_text(a.type)} and {type_text(b.type)}", span
             )
 
-    def _conditional(self, tree: ast.Conditional) -> Typed:
+    def _conditional(self, tree: ast.IfThen) -> Typed:
         cond = self.host(tree.cond, "the condition")
         a, b = self.lower(tree.a), self.lower(tree.b)
         return Typed(IfThen(cond.expr, a.expr, b.expr), a.type or b.type, _phase(a, b), tree.span)
 
-    def _subscript(self, tree: ast.Subscript) -> Typed:
+    def _subscript(self, tree: ast.Sub) -> Typed:
         base = self.lower(tree.base)
         indices: list[Expr | Slice] = []
         kept = 0
         phase = base.phase
         for index in tree.indices:
-            if isinstance(index, ast.SliceOf):
+            if isinstance(index, ast.Slice):
                 low = self.host(index.low, "a slice").expr if index.low is not None else None
                 high = self.host(index.high, "a slice").expr if index.high is not None else None
                 indices.append(Slice(low, high))
@@ -342,8 +342,6 @@ def _arithmetic(op: str, a: Type | None, b: Type | None) -> Type | None:
     return FLOAT if op == "/" or FLOAT in (a, b) else a
 
 
-def is_dtype(name: str) -> bool:
-    return name in DTYPES
-
-
-__all__ = ["BOOL", "FLOAT", "INT", "POISON", "Expressions", "Parts", "Typed", "is_dtype"]
+def path_text(path: ast.Path) -> str:
+    """`a.b.c`."""
+    return ".".join(name.text for name in path.names)

@@ -13,10 +13,9 @@ from mstarc.passes.lower.body import FAILED, Body
 from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.dims import free_dims, type_text
-from mstarc.passes.lower.expressions import BUILTIN_ARITY, Typed
+from mstarc.passes.lower.expressions import BUILTIN_ARITY, path_text
 from mstarc.passes.lower.scope import Binding
 from mstarc.passes.lower.symbols import Symbols
-from mstarc.source import SourceFile
 from mstarc.syntax import ast
 
 
@@ -31,13 +30,11 @@ class RequestBody(Body):
         report: Collector,
         tree: ast.Request,
         phases: dict[str, dict[str, Phase]],
-        source: SourceFile,
     ) -> None:
         super().__init__(program, symbols, report, f"request `{tree.name.text}`")
         self.tree = tree
         self.declarations = declarations
         self.phases = phases
-        self.source = source
         self._arms = 0
 
     def lower(self) -> core.Request:
@@ -51,22 +48,24 @@ class RequestBody(Body):
             inputs.append(value)
         outputs: list[tuple[str, bool]] = []
         for output in self.tree.outputs:
-            if output.name.text not in MODALITIES:
-                self.symbols.unknown(output.name, "modality", MODALITIES)
-            outputs.append((output.name.text, output.optional))
+            if output.modality.text not in MODALITIES:
+                self.symbols.unknown(output.modality, "modality", MODALITIES)
+            outputs.append((output.modality.text, output.optional))
         self.statements(self.tree.body)
-        return core.Request(self.tree.name.text, tuple(inputs), tuple(outputs), core.Block(tuple(self.ops)), span=self.tree.span)
+        return core.Request(
+            self.tree.name.text, tuple(inputs), tuple(outputs), core.Block(tuple(self.ops)), span=self.tree.span
+        )
 
     def statements(self, block: ast.Block) -> None:
         """The statements of a block, in order."""
-        for statement in block.statements:
+        for statement in block.stmts:
             self.statement(statement)
 
-    def statement(self, tree: ast.Statement) -> None:
+    def statement(self, tree: ast.Stmt) -> None:
         match tree:
-            case ast.Assign(names, ast.Call() as call) if call.callee.text not in BUILTIN_ARITY:
-                if self.call(call, names) is FAILED:
-                    self.fail(names, "host")
+            case ast.Assign(targets, ast.Call() as call) if path_text(call.callee) not in BUILTIN_ARITY:
+                if self.call(call, targets) is FAILED:
+                    self.fail(targets, "host")
             case ast.Assign():
                 self.assign_value(tree, self.expressions.host(tree.value, "a value of a request"))
             case ast.Do(call):
@@ -79,29 +78,30 @@ class RequestBody(Body):
                 self._for(tree)
             case ast.Together():
                 self._together(tree)
-            case ast.Require(cond, span):
+            case ast.Require(cond, text, span):
                 found = self.expressions.host(cond, "`require`")
-                self.ops.append(core.Require(found.expr, self._text(cond.span), span=span))
+                self.ops.append(core.Require(found.expr, text, span=span))
             case _:
                 word = type(tree).__name__.lower()
                 self.report.report(
                     rules.MC010, f"`{word}` cannot stand in a request", tree.span, help="it belongs to a walk"
                 )
 
-    def _text(self, span: ast.Span) -> str:
-        return " ".join(self.source.text.encode("utf-8")[span.start : span.end].decode("utf-8", "replace").split())
-
     # ----------------------------------------------------------------------------------------------------------- control
 
     def _guarded(self, tree: ast.Guarded) -> None:
         cond = self.expressions.host(tree.cond, "`when`")
         with self.block("`when`") as ops:
-            self.statement(tree.statement)
+            self.statement(tree.stmt)
             bound = dict(self.names.frames[-1])
         phis: list[core.Phi] = []
         for name, inner in bound.items():
             self.names.gone.pop(name, None)
-            kind = replace(inner.type, optional=True) if inner.type is not None and hasattr(inner.type, "optional") else None
+            kind = (
+                replace(inner.type, optional=True)
+                if inner.type is not None and hasattr(inner.type, "optional")
+                else None
+            )
             result = self.values.make(name, kind, inner.value.phase, inner.value.span)
             self._types[result.id] = kind
             phis.append(core.Phi(inner.value.id, result))
@@ -125,7 +125,9 @@ class RequestBody(Body):
         over = self.expressions.host(tree.over[0], "a list of parts")
         members = over.type.members if isinstance(over.type, Parts) else None
         if over.type is not None and members is None:
-            self.report.report(rules.MC007, f"`for` goes over a list of parts, not over {type_text(over.type)}", over.span)
+            self.report.report(
+                rules.MC007, f"`for` goes over a list of parts, not over {type_text(over.type)}", over.span
+            )
             return
         cases: list[core.Case] = []
         self.depth += 1
@@ -133,13 +135,15 @@ class RequestBody(Body):
             kind = self._part(members[0]) if members is not None and len(members) == 1 else None
             cases.append(self._case(tree.names[0], "", kind, tree.body))
         for case in tree.cases:
-            if members is not None and case.name.text not in members:
-                self.symbols.unknown(case.name, "kind of part here", members)
+            if members is not None and case.kind.text not in members:
+                self.symbols.unknown(case.kind, "kind of part here", members)
                 continue
-            if case.name.text in [made.kind for made in cases]:
-                self.report.report(rules.MC304, f"`case {case.name.text}` stands twice", case.name.span, subject=case.name.text)
+            if case.kind.text in [made.kind for made in cases]:
+                self.report.report(
+                    rules.MC304, f"`case {case.kind.text}` stands twice", case.kind.span, subject=case.kind.text
+                )
                 continue
-            cases.append(self._case(tree.names[0], case.name.text, self._part(case.name.text), case.body))
+            cases.append(self._case(tree.names[0], case.kind.text, self._part(case.kind.text), case.body))
         self.depth -= 1
         missing = [member for member in members or () if tree.cases and member not in [case.kind for case in cases]]
         if missing:
@@ -165,7 +169,7 @@ class RequestBody(Body):
 
     def _together(self, tree: ast.Together) -> None:
         arms: list[core.Arm] = []
-        for arm in tree.arms:
+        for arm in tree.branches:
             self._arms += 1
             label = arm.label.text if arm.label is not None else f"arm_{self._arms}"
             if label in [made.label for made in arms]:
@@ -179,7 +183,7 @@ class RequestBody(Body):
     # ------------------------------------------------------------------------------------------------------------- calls
 
     def call(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        name = tree.callee.text
+        name = path_text(tree.callee)
         symbol = self.symbols.table.get(name) if len(tree.callee.names) == 1 else None
         if symbol is not None and symbol.kind == "extern":
             return self.extern(tree, targets)
@@ -198,17 +202,19 @@ class RequestBody(Body):
     def _walk(self, tree: ast.Call, targets: Sequence[ast.Name] | None, walk: object) -> Sequence[core.Value]:
         assert isinstance(walk, ast.Walk)
         ports = self._ports(walk.params)
-        matcher = Matcher(self.symbols, self.report, walk.name.text, tree.span)
+        matcher = Matcher(self.symbols, self.report, walk.name.text, tree.span, self.loose)
         args = self.arguments(matcher, ports, tree)
-        outputs = self._ports(walk.outputs)
+        outputs = self._ports(walk.results)
         kinds: list[tuple[str, Type | None]] = [(port.name, self.fresh(matcher, port.type)) for port in outputs]
         results = self.results(kinds, targets, "device", tree) if targets is not None or kinds else []
         if args is None or results is None:
             return FAILED if targets is None else ()
-        self.ops.append(core.CallWalk(walk.name.text, tuple(a for a in args if a is not None), tuple(results), span=tree.span))
+        self.ops.append(
+            core.CallWalk(walk.name.text, tuple(a for a in args if a is not None), tuple(results), span=tree.span)
+        )
         return [value for value in results if value is not None]
 
-    def _ports(self, fields: Sequence[ast.Field]) -> tuple[core.Port, ...]:
+    def _ports(self, fields: Sequence[ast.PortDef]) -> tuple[core.Port, ...]:
         ports = []
         for field in fields:
             kind = self.declarations.type_of(field.type, set())
@@ -226,8 +232,8 @@ class RequestBody(Body):
         """A walk's parameter is a device value if any call site passes one."""
         known = self.phases.setdefault(walk, {port.name: "host" for port in ports})
         for k, arg in enumerate(tree.args):
-            name, value = (arg.name.text, arg.value) if isinstance(arg, ast.Keyword) else (ports[k].name, arg)
-            if self._is_device(value):
+            name = arg.name.text if arg.name is not None else ports[k].name
+            if self._is_device(arg.value):
                 known[name] = "device"
 
     def _is_device(self, tree: ast.Expr) -> bool:
@@ -237,14 +243,13 @@ class RequestBody(Body):
                 binding = self.names.find(names[0].text)
                 return binding is not None and binding.value.phase == "device"
             case ast.Call(callee):
-                symbol = self.symbols.table.get(callee.text)
+                symbol = self.symbols.table.get(path_text(callee))
                 return symbol is not None and symbol.kind == "walk"
             case ast.Unary(_, x):
                 return self._is_device(x)
-            case ast.Binary(_, a, b) | ast.Conditional(_, a, b):
+            case ast.Binary(_, a, b) | ast.IfThen(_, a, b):
                 return self._is_device(a) or self._is_device(b)
-            case ast.Subscript(base):
+            case ast.Sub(base):
                 return self._is_device(base)
             case _:
                 return False
-

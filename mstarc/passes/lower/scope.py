@@ -68,5 +68,3 @@ class Names:
             if self.find(name) is None:
                 self.gone[name] = what
         return frame
-
-

@@ -10,7 +10,6 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
 from mstarc.source import Span
 from mstarc.syntax import ast
-from mstarc.syntax.parser import reserved
 
 BUILTINS = ("given", "wants", "present", "last", "linspace", "shift", "guide", "len", "min", "max")
 FORMS = ("sample", "noise", "next")  # built-ins that are statements' right sides, not values of expressions
@@ -34,9 +33,7 @@ class Symbols:
         self.table: dict[str, Symbol] = {}
 
     def declare(self, name: ast.Name, kind: str, tree: object) -> bool:
-        """Add a declaration; False (and a finding) if the name is taken or is a word of the language."""
-        if not self.fit(name):
-            return False
+        """Add a declaration; False (and a finding) if the name is taken."""
         if name.text in BUILTINS or name.text in FORMS:
             self.report.report(
                 rules.MC001, f"`{name.text}` is a built-in and cannot be declared again", name.span, subject=name.text
@@ -55,20 +52,6 @@ class Symbols:
             return False
         self.table[name.text] = Symbol(name.text, kind, name.span, tree)
         return True
-
-    def fit(self, name: ast.Name) -> bool:
-        """Whether the word may be a name at all."""
-        if name.text not in reserved():
-            return True
-        self.report.report(
-            rules.MC011,
-            f"`{name.text}` is a word of the language and cannot be a name",
-            name.span,
-            "a name is due here",
-            help=f"call it `{name.text}_` or something longer",
-            subject=name.text,
-        )
-        return False
 
     def find(self, name: ast.Name, *kinds: str) -> Symbol | None:
         """The declaration of a name, which must be of one of the kinds; a finding and None otherwise."""

@@ -13,9 +13,10 @@ from mstarc.passes.lower.body import FAILED, AccessAware, Body
 from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.dims import free_dims, may_equal, type_text
-from mstarc.passes.lower.expressions import Typed
+from mstarc.passes.lower.expressions import BUILTIN_ARITY, Typed, path_text
 from mstarc.passes.lower.scope import Binding
 from mstarc.passes.lower.symbols import Symbols
+from mstarc.source import Span
 from mstarc.syntax import ast
 
 
@@ -32,7 +33,9 @@ class _LoopScope:
 class WalkBody(Body, AccessAware):
     """Lowers one walk. `phases` are the phases of its parameters, from its call sites."""
 
-    def __init__(self, program: core.Program, symbols: Symbols, declarations: Declarations, report: Collector, tree: ast.Walk) -> None:
+    def __init__(
+        self, program: core.Program, symbols: Symbols, declarations: Declarations, report: Collector, tree: ast.Walk
+    ) -> None:
         super().__init__(program, symbols, report, f"walk `{tree.name.text}`")
         self.tree = tree
         self.declarations = declarations
@@ -51,7 +54,7 @@ class WalkBody(Body, AccessAware):
             params.append(value)
         self.statements(self.tree.body)
         outputs: list[core.Output] = []
-        for field in self.tree.outputs:
+        for field in self.tree.results:
             kind = self.declarations.type_of(field.type, set())
             binding = self.names.find(field.name.text)
             if binding is None:
@@ -66,24 +69,26 @@ class WalkBody(Body, AccessAware):
                 continue
             binding.used = True
             outputs.append(core.Output(field.name.text, self.type_or_scalar(kind), binding.value.id))
-        return core.Walk(self.tree.name.text, tuple(params), tuple(outputs), core.Block(tuple(self.ops)), span=self.tree.span)
+        return core.Walk(
+            self.tree.name.text, tuple(params), tuple(outputs), core.Block(tuple(self.ops)), span=self.tree.span
+        )
 
     # -------------------------------------------------------------------------------------------------------- statements
 
     def statements(self, block: ast.Block) -> None:
         """The statements of a block, in order."""
-        later = [set(_bound_names(statement)) for statement in block.statements]
-        for k, statement in enumerate(block.statements):
+        later = [set(_bound_names(statement)) for statement in block.stmts]
+        for k, statement in enumerate(block.stmts):
             outer, self.pending = self.pending, set().union(self.pending, *later[k:])
             self.statement(statement)
             self.pending = outer
 
-    def statement(self, tree: ast.Statement) -> None:
+    def statement(self, tree: ast.Stmt) -> None:
         match tree:
             case ast.Assign():
                 self._assign(tree)
             case ast.Do(call):
-                self.call(call, None if not call.callee.text == "next" else ())
+                self.call(call, () if path_text(call.callee) == "next" else None)
             case ast.Emit():
                 self._emit(tree)
             case ast.Send(value, stream, span):
@@ -97,10 +102,10 @@ class WalkBody(Body, AccessAware):
             case ast.Fork(target, source, span):
                 if self.symbols.find(target, "context") and self.symbols.find(source, "context"):
                     self.ops.append(core.Fork(target.text, source.text, span=span))
-            case ast.Drop(names, span):
-                found_all = [self.symbols.find(name, "context") for name in names]
+            case ast.Drop(contexts, span):
+                found_all = [self.symbols.find(name, "context") for name in contexts]
                 if all(found_all):
-                    self.ops.append(core.Drop(tuple(name.text for name in names), span=span))
+                    self.ops.append(core.Drop(tuple(name.text for name in contexts), span=span))
             case ast.Guarded():
                 self._guarded(tree)
             case ast.Stop():
@@ -118,30 +123,28 @@ class WalkBody(Body, AccessAware):
             case ast.Require(_, span):
                 self._misplaced("require", span, "`require` belongs to requests")
 
-    def _misplaced(self, word: str, span: ast.Span, help_text: str) -> None:
+    def _misplaced(self, word: str, span: Span, help_text: str) -> None:
         self.report.report(rules.MC010, f"`{word}` cannot stand in a walk", span, help=help_text)
 
     def _assign(self, tree: ast.Assign) -> None:
         value = tree.value
         if isinstance(value, ast.Call) and self._is_operation(value):
-            if self.call(value, tree.names) is FAILED:
-                self.fail(tree.names, "device")
+            if self.call(value, tree.targets) is FAILED:
+                self.fail(tree.targets, "device")
             return
         self.assign_value(tree, self.expressions.lower(value))
 
     def _is_operation(self, tree: ast.Call) -> bool:
         """Whether a call is an operation of its own, rather than a built-in inside an expression."""
-        from mstarc.passes.lower.expressions import BUILTIN_ARITY
-
-        return tree.callee.text not in BUILTIN_ARITY
+        return path_text(tree.callee) not in BUILTIN_ARITY
 
     def _emit(self, tree: ast.Emit) -> None:
         value = self.expressions.lower(tree.value)
         if tree.modality.text not in MODALITIES:
             self.symbols.unknown(tree.modality, "modality", MODALITIES)
         attrs: list[tuple[str, Expr]] = []
-        for arg in tree.args:
-            if isinstance(arg, ast.Keyword):
+        for arg in tree.attrs:
+            if arg.name is not None:
                 attrs.append((arg.name.text, self.expressions.host(arg.value, f"`{arg.name.text}`").expr))
             else:
                 self.report.report(rules.MC004, "attributes of `emit` are given by name", arg.span)
@@ -155,20 +158,22 @@ class WalkBody(Body, AccessAware):
         Matcher(self.symbols, self.report, name, value.span).check(port, value)
 
     def _collect(self, tree: ast.Collect) -> None:
-        value = self.expressions.lower(ast.Path((tree.name,), tree.name.span))
+        value = self.expressions.lower(tree.value)
         if not self.loops:
             self.report.report(rules.MC206, "`collect` stands outside a loop", tree.span)
             return
         loop = self.loops[-1]
-        into = tree.into.text
+        into = tree.name.text
         if into in loop.carried:
-            self.report.report(rules.MC206, f"`{into}` is both carried and collected", tree.into.span, subject=into)
+            self.report.report(rules.MC206, f"`{into}` is both carried and collected", tree.name.span, subject=into)
             return
         if into not in loop.gathers:
             item = value.type if isinstance(value.type, Tensor) else Tensor("i64")
             dim = self._fresh_dim(into)
             rest = item.dims[1:] if item.dims else ()
-            result = core.Gather(into, self.values.make(into, Tensor(item.dtype, (dim, *rest)), "device", tree.into.span))
+            result = core.Gather(
+                into, self.values.make(into, Tensor(item.dtype, (dim, *rest)), "device", tree.name.span)
+            )
             loop.gathers[into] = result
             self._types[result.result.id] = result.result.type
         self.ops.append(core.Collect(value.expr, into, span=tree.span))
@@ -186,13 +191,17 @@ class WalkBody(Body, AccessAware):
         before = dict(self.names.frames[-1])
         with self.block("`when`") as ops:
             self.guards += 1
-            self.statement(tree.statement)
+            self.statement(tree.stmt)
             self.guards -= 1
             bound = dict(self.names.frames[-1])
         phis: list[core.Phi] = []
         for name, inner in bound.items():
             self.names.gone.pop(name, None)
-            kind = replace(inner.type, optional=True) if inner.type is not None and not isinstance(inner.type, Chunk) else None
+            kind = (
+                replace(inner.type, optional=True)
+                if inner.type is not None and not isinstance(inner.type, Chunk)
+                else None
+            )
             result = self.values.make(name, kind, inner.value.phase, inner.value.span)
             self._types[result.id] = kind
             phis.append(core.Phi(inner.value.id, result))
@@ -206,7 +215,10 @@ class WalkBody(Body, AccessAware):
         is_bool = kind is None or type_text(kind).startswith("bool")
         if not is_bool or (isinstance(kind, Tensor) and kind.dims):
             self.report.report(
-                rules.MC205, f"`stop when` tests a {type_text(kind)}, not a bool", cond.span, "one truth value is due here"
+                rules.MC205,
+                f"`stop when` tests a {type_text(kind)}, not a bool",
+                cond.span,
+                "one truth value is due here",
             )
         if not self.loops:
             self.report.report(rules.MC205, "`stop when` stands outside a loop", tree.span)
@@ -279,9 +291,9 @@ class WalkBody(Body, AccessAware):
         self._labels[label.text] = label.span
 
     @property
-    def _labels(self) -> dict[str, ast.Span]:
+    def _labels(self) -> dict[str, Span]:
         if not hasattr(self, "_label_table"):
-            self._label_table: dict[str, ast.Span] = {}
+            self._label_table: dict[str, Span] = {}
         return self._label_table
 
     def _inits(self, tree: ast.Loop) -> list[tuple[ast.Carry, Typed]]:
@@ -339,7 +351,7 @@ class WalkBody(Body, AccessAware):
             )
         return Var(binding.value.id), _tensor(init.type)
 
-    def _parallel(self, body: ast.Block, span: ast.Span) -> None:
+    def _parallel(self, body: ast.Block, span: Span) -> None:
         outer, self.ops = self.ops, []
         self.parallel.append({})
         self.statements(body)
@@ -379,10 +391,10 @@ class WalkBody(Body, AccessAware):
             return None
         if self.symbols.find(tree.names[0], "stream") is None:
             return None
-        return next((stream for stream in self.program.streams if stream.name == tree.text), None)
+        return next((stream for stream in self.program.streams if stream.name == tree.names[0].text), None)
 
     def _next_chunks(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        streams = [self._stream(arg.value if isinstance(arg, ast.Keyword) else arg) for arg in tree.args]
+        streams = [self._stream(arg.value) for arg in tree.args]
         if not streams or any(stream is None for stream in streams):
             return self.fail(targets, "device")
         kinds: list[tuple[str, Type | None]] = []
@@ -411,7 +423,7 @@ class WalkBody(Body, AccessAware):
         return super().lookup(name)
 
     def call(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        name = tree.callee.text
+        name = path_text(tree.callee)
         if name == "sample":
             return self._sample(tree, targets)
         if name == "noise":
@@ -424,17 +436,21 @@ class WalkBody(Body, AccessAware):
         if symbol is not None and symbol.kind == "extern":
             return self.extern(tree, targets)
         if symbol is not None and symbol.kind == "walk":
-            self.report.report(rules.MC002, f"walk `{name}` is called by requests, not by walks", tree.span, subject=name)
+            self.report.report(
+                rules.MC002, f"walk `{name}` is called by requests, not by walks", tree.span, subject=name
+            )
             return self.fail(targets, "device")
         callables = [other for other, found in self.symbols.table.items() if found.kind == "extern"]
-        self.symbols.unknown(tree.callee.names[0], "op or extern", [*callables, *self._op_names(), "sample", "noise", "next"])
+        self.symbols.unknown(
+            tree.callee.names[0], "op or extern", [*callables, *self._op_names(), "sample", "noise", "next"]
+        )
         return self.fail(targets, "device")
 
     def _op_names(self) -> list[str]:
         return [f"{node.name}.{op.name}" for node in self.program.nodes for op in node.ops]
 
     def _sample(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        if len(tree.args) != 2 or any(isinstance(arg, ast.Keyword) for arg in tree.args):
+        if len(tree.args) != 2 or any(arg.name is not None for arg in tree.args):
             self.report.report(
                 rules.MC004,
                 f"`sample` takes a sampler and logits, {len(tree.args)} arguments are given",
@@ -442,14 +458,17 @@ class WalkBody(Body, AccessAware):
                 help="several contexts stand in parentheses: `writes (a, b)`" if len(tree.args) > 2 else None,
             )
             return self.fail(targets, "device")
-        sampler, written = tree.args
-        assert not isinstance(written, ast.Keyword)
+        sampler, written = (arg.value for arg in tree.args)
         logits = self.expressions.lower(written)
         named = sampler.names[0] if isinstance(sampler, ast.Path) else ast.Name("?", sampler.span)
         if self.symbols.find(named, "sampler") is None:
             return self.fail(targets, "device")
-        if isinstance(logits.type, Tensor) and (not logits.type.dtype.endswith(("32", "16")) or len(logits.type.dims) != 1):
-            self.report.report(rules.MC007, f"`sample` draws from logits [vocab], not from {type_text(logits.type)}", logits.span)
+        if isinstance(logits.type, Tensor) and (
+            not logits.type.dtype.endswith(("32", "16")) or len(logits.type.dims) != 1
+        ):
+            self.report.report(
+                rules.MC007, f"`sample` draws from logits [vocab], not from {type_text(logits.type)}", logits.span
+            )
         results = self.results([("token", Tensor("i64"))], targets, "device", tree)
         if results is None or results[0] is None:
             return ()
@@ -466,12 +485,12 @@ class WalkBody(Body, AccessAware):
         return [results[0]]
 
     def _noise_type(self, tree: ast.Call) -> Tensor | None:
-        arg = tree.args[0] if len(tree.args) == 1 else None
-        if isinstance(arg, ast.Path) and arg.text in DTYPES:
-            return Tensor(arg.text)
-        if isinstance(arg, ast.Subscript) and isinstance(arg.base, ast.Path) and arg.base.text in DTYPES:
-            dims = [self.expressions.host(dim, "a dim").expr for dim in arg.indices if not isinstance(dim, ast.SliceOf)]
-            return Tensor(arg.base.text, tuple(dims))
+        arg = tree.args[0].value if len(tree.args) == 1 else None
+        if isinstance(arg, ast.Path) and path_text(arg) in DTYPES:
+            return Tensor(path_text(arg))
+        if isinstance(arg, ast.Sub) and isinstance(arg.base, ast.Path) and path_text(arg.base) in DTYPES:
+            dims = [self.expressions.host(dim, "a dim").expr for dim in arg.indices if not isinstance(dim, ast.Slice)]
+            return Tensor(path_text(arg.base), tuple(dims))
         self.report.report(rules.MC004, "`noise` takes a type, such as `noise(f32[n, 64])`", tree.span)
         return None
 
@@ -482,9 +501,11 @@ class WalkBody(Body, AccessAware):
         node = next((node for node in self.program.nodes if node.name == node_name.text), None)
         op = next((op for op in node.ops if op.name == op_name.text), None) if node is not None else None
         if node is None or op is None:
-            self.symbols.unknown(op_name, f"op of node `{node_name.text}`", [op.name for op in node.ops] if node else ())
+            self.symbols.unknown(
+                op_name, f"op of node `{node_name.text}`", [op.name for op in node.ops] if node else ()
+            )
             return self.fail(targets, "device")
-        matcher = Matcher(self.symbols, self.report, tree.callee.text, tree.span)
+        matcher = Matcher(self.symbols, self.report, path_text(tree.callee), tree.span, self.loose)
         args = self.arguments(matcher, op.params, tree)
         writes, reads = self._contexts(node, op, tree)
         kinds: list[tuple[str, Type | None]] = [(port.name, self.fresh(matcher, port.type)) for port in op.results]
@@ -504,10 +525,10 @@ class WalkBody(Body, AccessAware):
             if node.kind == "stateless":
                 self.report.report(rules.MC507, f"node `{node.name}` is stateless and has no contexts", access.span)
                 return (), ()
-            if access.mode in found:
-                self.report.report(rules.MC507, f"`{access.mode}` stands twice", access.span)
+            if access.word in found:
+                self.report.report(rules.MC507, f"`{access.word}` stands twice", access.span)
             if all(self.symbols.find(name, "context") for name in access.contexts):
-                found[access.mode] = tuple(name.text for name in access.contexts)
+                found[access.word] = tuple(name.text for name in access.contexts)
             else:
                 return (), ()
         if node.kind == "stateless":
@@ -520,9 +541,9 @@ class WalkBody(Body, AccessAware):
             missing = needed if needed not in found else "reads"
             self.report.report(
                 rules.MC507,
-                f"`{tree.callee.text}` does not say which context it {missing}",
+                f"`{path_text(tree.callee)}` does not say which context it {missing}",
                 tree.span,
-                help=f"write `{tree.callee.text}(...) {missing} {own[0] if own else 'context'}`",
+                help=f"write `{path_text(tree.callee)}(...) {missing} {own[0] if own else 'context'}`",
             )
         return found.get("writes", ()), found.get("reads", ())
 
@@ -547,16 +568,16 @@ def _same_type(a: Type | None, b: Type | None) -> bool:
     return type(a) is type(b)
 
 
-def _bound_names(tree: ast.Statement) -> list[str]:
+def _bound_names(tree: ast.Stmt) -> list[str]:
     """Names that a statement binds in the block it stands in."""
     match tree:
-        case ast.Assign(names):
-            return [name.text for name in names]
-        case ast.Guarded(statement):
-            return _bound_names(statement)
+        case ast.Assign(targets):
+            return [name.text for name in targets]
+        case ast.Guarded(stmt):
+            return _bound_names(stmt)
         case ast.Loop(carries=carries):
             return [carry.name.text for carry in carries]
         case ast.Parallel(body):
-            return [name for statement in body.statements for name in _bound_names(statement)]
+            return [name for statement in body.stmts for name in _bound_names(statement)]
         case _:
             return []

@@ -1,0 +1,145 @@
+"""Says in the author's words why a token cannot stand where it does. Takes the parser's state before the token; reports once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lark import Token as LarkToken
+from lark.exceptions import UnexpectedInput
+from lark.parsers.lalr_interactive_parser import InteractiveParser
+
+from mstarc.diagnostics import rules
+from mstarc.diagnostics.core import Collector, Label
+from mstarc.source import SourceFile, Span
+from mstarc.syntax.machine import machine
+from mstarc.syntax.tokens import Segment, Token, unclosed
+
+_STATEMENTS = frozenset("EMIT SEND COLLECT LOOP STOP DROP FORK FOR PARALLEL TOGETHER REQUIRE IF NAME".split())
+_VALUES = frozenset("NUMBER STRING TRUE FALSE NAME LSQB LPAR MINUS NOT IF".split())
+_OPERATORS = frozenset("ADD MUL CMP AND OR LSQB DOT LPAR READS WRITES".split())
+_ATTRIBUTES = frozenset("ATTEND POSITIONS TAKES FROZEN CROSS RANDOM SAMPLES BATCH GRAPH ASYNC".split())
+#: (terminals that must all be possible, terminals they stand for, words), the widest first
+_GROUPS = (
+    (frozenset({"EMIT", "LOOP"}), _STATEMENTS, "a statement"),
+    (frozenset({"NUMBER", "STRING"}), _VALUES, "an expression"),
+    (frozenset({"ADD", "MUL"}), _OPERATORS, "an operator"),
+    (_ATTRIBUTES, _ATTRIBUTES, "an attribute"),
+    (frozenset({"NAME", "LIST", "ENUM"}), frozenset({"NAME", "LIST", "ENUM", "HOST"}), "a type"),
+)
+_PLAIN = {"NAME": "a name", "NUMBER": "a number", "STRING": "a text", "CMP": "a comparison", "ADD": "`+`", "MUL": "`*`"}
+_PLAIN |= {"$END": "the end of the declaration"}
+_BRACKETS = {"{": "}", "(": ")", "[": "]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The token at `index` of a segment; past the last one, the end of the segment."""
+
+    source: SourceFile
+    segment: Segment
+    index: int
+
+    @property
+    def token(self) -> Token | None:
+        tokens = self.segment.tokens
+        return tokens[self.index] if self.index < len(tokens) else None
+
+    def near(self, by: int) -> Token | None:
+        """The token so many places after (before) this one."""
+        at = self.index + by
+        return self.segment.tokens[at] if 0 <= at < len(self.segment.tokens) else None
+
+    def span(self, token: Token | None) -> Span:
+        """Where a token is; the end of the segment is shown on its last token."""
+        shown = token or self.segment.tokens[-1]
+        return Span(self.source.path, shown.start, shown.end)
+
+
+def explain(found: Found, parser: InteractiveParser, report: Collector) -> None:
+    """Report the error at `found`. `parser` is in the state before it."""
+    token = found.token
+    due = parser.accepts()
+    if token is None:
+        _at_end(found, due, report)
+        return
+    at = found.span(token)
+    if token.text in machine().reserved and "NAME" in due and _would_do(found, parser):
+        message = f"`{token.text}` is a word of the language, so nothing can be called that"
+        report.report(rules.MC011, message, at, "a name is due here", help=f"call it `my_{token.text}`, say")
+        return
+    special = _special(found, token, due)
+    if special is not None:
+        message, label, help_text = special
+        report.report(rules.MC010, message, at, label, help=help_text)
+        return
+    report.report(rules.MC010, f"`{token.text}` cannot stand here", at, _due(due))
+
+
+def _at_end(found: Found, due: set[str], report: Collector) -> None:
+    """The declaration stops too early."""
+    opened, _ = unclosed(found.segment.tokens)
+    where = "the file ends" if found.segment.last else "the next declaration begins"
+    at = found.span(None)
+    if opened is not None:
+        message = f"`{opened.text}` is never closed: {where} before its `{_BRACKETS[opened.text]}`"
+        label = Label(at, f"{where} after this")
+        report.report(rules.MC010, message, found.span(opened), f"no `{_BRACKETS[opened.text]}`", secondary=(label,))
+        return
+    last = found.segment.tokens[-1]
+    if last.text == ",":
+        report.report(rules.MC010, "nothing follows this comma", at, help="delete the comma")
+        return
+    report.report(rules.MC010, f"{where} in mid-declaration", at, _due(due - {"$END"}, "after this"))
+
+
+def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str | None] | None:
+    """(message, label, help) of the slips that have a name."""
+    before = found.near(-1)
+    if token.text == "?":
+        return (
+            "`?` stands in types only",
+            "",
+            "a value that may be absent goes to a parameter of type `T?`, or into `present(x)`",
+        )
+    if before is not None and before.text == ",":
+        return f"`{token.text}` cannot follow a comma", _due(due), "delete the comma if the list ends here"
+    ternary = "conditional expressions begin with `if`", "", "write `if CONDITION then A else B`"
+    if token.text == "else" and "LBRACE" in due:
+        return ternary
+    if token.text == "if" and {"ADD", "MUL"} <= due:
+        return ternary
+    if token.text == "}" and due == {"$END"}:
+        return "this `}` closes nothing", "the declaration has ended before", "delete it"
+    if token.text == "=" and {"ADD", "MUL"} <= due:
+        return "`=` gives a name its value; here it cannot stand", _due(due), "`==` compares"
+    return None
+
+
+def _would_do(found: Found, parser: InteractiveParser) -> bool:
+    """Whether the text would go on if the word were a name."""
+    trial = parser.copy(deepcopy_values=False)
+    follows = found.near(1)
+    try:
+        trial.feed_token(LarkToken("NAME", "x", start_pos=0, end_pos=0))
+        if follows is None:
+            return "$END" in trial.accepts()
+        return bool(set(machine().candidates(follows.kind, follows.text)) & trial.accepts())
+    except UnexpectedInput:
+        return False
+
+
+def _due(due: set[str], where: str = "here") -> str:
+    """`due here: an operator or `as``."""
+    left = set(due)
+    words = []
+    for needed, group, word in _GROUPS:
+        if needed <= left:
+            words.append(word)
+            left -= group
+    texts = machine().texts
+    words += sorted(_PLAIN.get(name) or f"`{texts.get(name, name)}`" for name in left)
+    if len(words) > 8:
+        words = [*words[:7], "..."]
+    if not words:
+        return ""
+    return f"due {where}: " + (" or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0])
