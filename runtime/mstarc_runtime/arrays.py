@@ -70,7 +70,7 @@ class TorchArrays:
         if isinstance(value, torch.Tensor):
             return value.to(self.device)
         if isinstance(value, np.ndarray):
-            return torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
+            return torch.from_numpy(value if value.flags.c_contiguous else value.copy()).to(self.device)
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)

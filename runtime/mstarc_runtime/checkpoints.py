@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,16 @@ class Externs:
         if name not in self._found:
             self._found[name] = self.bind(self._linked.externs[name])
         return self._found[name]
+
+    def warm(self, names: Iterable[str]) -> None:
+        """Load what these externs need before the first request: a host class may have `warm(names)` for its methods."""
+        methods: dict[Any, set[str]] = {}
+        for name in names:
+            host = getattr(self[name], "__self__", None)
+            if hasattr(host, "warm"):
+                methods.setdefault(host, set()).add(self._linked.externs[name].rpartition(".")[2])
+        for host, wanted in methods.items():
+            host.warm(wanted)
 
     def bind(self, dotted: str) -> Callable[..., Any]:
         """The callable a dotted name stands for."""

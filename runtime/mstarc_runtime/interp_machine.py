@@ -55,7 +55,7 @@ class DenseRun:
         past = self._run.length
         keys, values = self._joined(layer, k, v)
         visible = None
-        if self._run.decl.attrs.attend == "causal":
+        if self._run.decl.attrs.attend != "full":
             own = self._torch.ones(q.shape[0], k.shape[0], dtype=self._torch.bool).tril()
             visible = self._torch.cat([self._torch.ones(q.shape[0], past, dtype=self._torch.bool), own], dim=1)
         if not self._run.frozen:
@@ -100,6 +100,7 @@ class ComponentMachine:
     ) -> None:
         self._components, self._config = components, config
         self._externs: Any = externs if externs is not None else {}
+        self._histories: dict[str, tuple[Any, Any]] = {}
         plain = all(getattr(component, "ARRAYS", "torch") == "numpy" for component in components.values())
         self.arrays: Arrays = NumpyArrays() if plain else TorchArrays()
 
@@ -162,10 +163,37 @@ class ComponentMachine:
         return result if packed else result[0]
 
     def sample(self, logits: Any, sampler: SamplerState, key: DrawKey) -> Any:
-        raise RuntimeFault("no sampler")
+        import torch
+
+        from mstarc_runtime.sampling.sampler import Row, draw
+
+        over = torch.tensor(list(sampler.over), dtype=torch.int64) if sampler.over else None
+        row = Row(_settings(sampler), self._history(sampler), _philox_key(key), over)
+        return draw(torch.as_tensor(logits)[None], [row])[0]
+
+    def _history(self, sampler: SamplerState) -> Any:
+        """The sampler's own draws so far. `draw` adds to it as the interpreter adds to `own`: it is rebuilt for another request."""
+        from mstarc_runtime.sampling.sampler import History
+
+        owner, history = self._histories.get(sampler.name, (None, None))
+        if owner is not sampler.own or history.count != len(sampler.own):
+            import torch
+
+            history = History()
+            for token in sampler.own:
+                history.append(torch.tensor(token))
+            self._histories[sampler.name] = (sampler.own, history)
+        return history
 
     def noise(self, dtype: str, shape: tuple[int, ...], key: DrawKey) -> Any:
-        raise RuntimeFault("no noise")
+        import torch
+
+        from mstarc_runtime.sampling.philox import normals
+
+        kinds = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+        if dtype not in kinds:
+            raise RuntimeFault(f"noise of `{dtype}` at `{key.site}`: only float types have normal noise")
+        return torch.from_numpy(normals(shape, _philox_key(key))).to(kinds[dtype])
 
     def extern(self, name: str, args: tuple[Any, ...], results: int) -> tuple[Any, ...]:
         found = self._externs[name](*args)
@@ -201,7 +229,46 @@ class ComponentMachine:
         return self.arrays.zeros_like(self.arrays.asarray(value))
 
     def guide(self, args: tuple[Any, ...]) -> Any:
-        raise RuntimeFault("no guide")
+        """Text guidance on `a`, then image guidance on `b`; norms as BAGEL's released sampler takes them (arXiv:2505.14683).
+
+        renorm `global` scales the result to the norm of v over everything, `channel` over the last dim; `text_channel` scales
+        after text guidance only. The factor is clamped to [renorm_min, 1].
+        """
+        v, a, b, text, image, renorm, least = args
+        guided = a + text * (v - a)
+        if renorm == "text_channel":
+            guided = _renormed(guided, v, least, dim=-1)
+        if b is not None and hasattr(b, "shape"):
+            guided = b + image * (guided - b)
+        if renorm == "text_channel":
+            return guided
+        return _renormed(guided, v, least, dim=-1 if renorm == "channel" else None)
+
+
+def _renormed(guided: Any, v: Any, least: float, dim: int | None) -> Any:
+    import torch
+
+    norms = [torch.linalg.vector_norm(x, dim=dim, keepdim=dim is not None) for x in (v, guided)]
+    return guided * (norms[0] / (norms[1] + 1e-8)).clamp(min=least, max=1.0)
+
+
+def _settings(sampler: SamplerState) -> Any:
+    """The sampler's settings as the sampler takes them: lists of ids as tuples. Raises RuntimeFault for an unknown one."""
+    from mstarc_runtime.sampling.sampler import Settings
+
+    named: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in sampler.settings.items()
+    }
+    try:
+        return Settings(**named)
+    except TypeError as error:
+        raise RuntimeFault(f"sampler `{sampler.name}`: {error}") from error
+
+
+def _philox_key(key: DrawKey) -> Any:
+    from mstarc_runtime.sampling import philox
+
+    return philox.DrawKey(key.seed, f"{key.walk}/{key.site}", key.index)
 
 
 def _is_packed(kind: Any) -> bool:

@@ -116,8 +116,12 @@ class ChunkInfo(Generic[Item]):
 
 
 def zero_of(item: Any) -> Any:
-    """A filler of the item's kind by arithmetic: right for numbers and for arrays of finite numbers."""
-    return item * 0
+    """A filler of the item's kind by arithmetic: right for numbers and for arrays of finite numbers, whose dtype it keeps."""
+    zero = item * 0
+    dtype = getattr(item, "dtype", None)
+    if dtype is None or zero.dtype == dtype:
+        return zero
+    return zero.astype(dtype) if hasattr(zero, "astype") else zero.to(dtype)
 
 
 class Chunker(Generic[Item]):

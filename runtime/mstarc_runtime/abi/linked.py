@@ -103,6 +103,7 @@ class WalkLink(msgspec.Struct, frozen=True, kw_only=True):
     sends: list[str] = []
     takes: list[str] = []
     contexts: list[str] = []
+    externs: list[str] = []  # that the walk calls on its rank
 
 
 class CheckpointLink(msgspec.Struct, frozen=True, kw_only=True):

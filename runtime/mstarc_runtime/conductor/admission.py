@@ -41,7 +41,7 @@ class Needs:
         self._off = off
         self._now: dict[str, int] = {}
         self.peak: dict[str, int] = {}
-        self.exact: dict[str, bool] = {}
+        self._open: set[str] = set()  # contexts with an unknown length in them
 
     def rows(self, value: Any) -> int | None:
         """Length of dim 0; 1 for a scalar; None for an unknown."""
@@ -54,21 +54,24 @@ class Needs:
         if context in self._off:
             return
         limit = self._limits.get(context, 0)
-        if entries is None or isinstance(entries, UnknownValue):
-            self._now[context] = max(limit, self._now.get(context, 0))
-            self.exact[context] = False
-        else:
-            self._now[context] = self._now.get(context, 0) + max(0, int(entries))
+        known = entries is not None and not isinstance(entries, UnknownValue)
+        if not known:
+            self._open.add(context)  # from here on only the run itself can tell; its own check of room guards the max
+        now = self._now.get(context, 0) + (max(0, int(entries)) if known else limit)
+        self._now[context] = min(now, limit) if context in self._open and limit else now
         self.peak[context] = max(self.peak.get(context, 0), self._now[context])
 
     def drop(self, *contexts: str) -> None:
         for context in contexts:
             self._now[context] = 0
+            self._open.discard(context)
 
     def fork(self, target: str, source: str) -> None:
         if target in self._off or source in self._off:
             return
         self._now[target] = self._now.get(source, 0)
+        if source in self._open:
+            self._open.add(target)
         self.peak[target] = max(self.peak.get(target, 0), self._now[target])
 
 

@@ -106,6 +106,9 @@ class Engine:
         """Start the ranks and wait until all are ready. Raises Unavailable that says which rank is not, and why."""
         self._progress = progress
         await self.cluster.start(self._on_message, self._on_lost)
+        walks = {name for walk in self.linked.walks for name in walk.externs}
+        cuts = {str(stream.args["cut"]) for stream in self.linked.streams if "cut" in stream.args}
+        await self.in_thread(lambda: self.externs.warm(self.linked.externs.keys() - walks - cuts))
         try:
             await asyncio.wait_for(self._ready_event.wait(), deadline_s)
         except TimeoutError:

@@ -16,13 +16,30 @@ import numpy as np
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.audio_input import decode_audio, split_windows
+from mstarc_runtime.models.bpe_text import ChatText
 from mstarc_runtime.models.whisper.mel import log_mel
 from mstarc_runtime.models.whisper.text import TranscriptText
 from mstarc_runtime.program import Part
 
 SOFT_CUT = 24  # characters after which , ; : end a phrase
 AUDIO_SECONDS = 120.0  # longest audio input
-_NOT_AN_END = re.compile(r"(?:\d|\b(?:e\.g|i\.e|etc|vs|cf|mr|mrs|ms|dr|prof|st|no|inc|ltd|jr|sr|[a-z]))$", re.IGNORECASE)
+_NOT_AN_END = re.compile(
+    r"(?:\d|\b(?:e\.g|i\.e|etc|vs|cf|mr|mrs|ms|dr|prof|st|no|inc|ltd|jr|sr|[a-z]))$", re.IGNORECASE
+)
+
+
+def _messages(parts: Sequence[Part]) -> list[tuple[str, list[Part]]]:
+    """Parts by message: neighbours that say they are of one message (`message`) stand together."""
+    found: list[tuple[str, list[Part]]] = []
+    last: object = None
+    for k, part in enumerate(parts):
+        message = getattr(part, "message", (k,))
+        if found and message == last:
+            found[-1][1].append(part)
+        else:
+            found.append((part.role, [part]))
+        last = message
+    return found
 
 
 class AskHost:
@@ -37,6 +54,15 @@ class AskHost:
         """What `checkpoints.Externs` calls, once per process."""
         return cls(checkpoints, config)
 
+    def warm(self, methods: set[str]) -> None:
+        """Load what these methods need: tokenizers, and the lexicons of the voice (0.7 s)."""
+        if methods & {"layout", "retell", "cut", "phonemes"}:
+            self.chat.encode("warm")
+        if "retell" in methods:
+            self.ears.transcript_text([0])
+        if "phonemes" in methods:
+            self.phonemes([0])
+
     # ------------------------------------------------------------------------------------------------------- prompt
 
     def layout(self, messages: Sequence[Part]) -> tuple[list[Part], Part]:
@@ -47,7 +73,7 @@ class AskHost:
         """
         if not messages:
             raise BadRequest("`messages` is empty", "messages")
-        pieces = self.chat.render([(part.role, part) for part in messages])
+        pieces = self.chat.render(_messages(messages))
         prefix: list[Part] = []
         text = ""
         for piece in pieces:
@@ -71,6 +97,11 @@ class AskHost:
     def retell(self, heard: Any) -> np.ndarray[Any, Any]:
         """Transcript ids of the ears as ids of the language model."""
         return self._ids(self.ears.transcript_text(int(token) for token in np.atleast_1d(heard)))
+
+    @cached_property
+    def chat(self) -> ChatText:
+        """Tokenizer and chat template of the language model."""
+        return ChatText.load(self._checkpoints["smollm2"])
 
     @cached_property
     def ears(self) -> TranscriptText:

@@ -6,6 +6,7 @@ query, key and value in one matrix and gate and up in one. Head dimensions are i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -259,4 +260,5 @@ def _write_cache(path: Path, facts: LlamaConfig, prepared: Prepared) -> None:
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         _log.warning("%s cannot be written (%s); the next start dequantises again", path, error)
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

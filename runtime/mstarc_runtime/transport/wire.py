@@ -143,15 +143,11 @@ class Codec:
         if code != _ARRAY:
             raise WireError(f"unknown extension {code}")
         head = _HEADS.decode(body)
-        size = size_of(head.dtype, head.shape)
         if isinstance(head, _InRing):
-            data = self._fetch(head, size)
+            data = self._fetch(head, size_of(head.dtype, head.shape))
         else:
             source: Frame = head.data if isinstance(head, _Here) else self._next_frame(head.frame)
-            view = memoryview(source).cast("B")
-            if view.nbytes != size:  # before anything of the claimed size is allocated
-                raise WireError(f"{head.dtype}{list(head.shape)} takes {size} bytes, {view.nbytes} came")
-            data = np.frombuffer(view, dtype=np.uint8).copy()
+            data = np.frombuffer(source, dtype=np.uint8).copy()
         return restore(head.dtype, head.shape, data, self._bits)
 
     def _next_frame(self, index: int) -> Frame:

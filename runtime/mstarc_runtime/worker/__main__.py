@@ -74,7 +74,12 @@ def _load(boot: Boot, port: Port) -> Rank:
     ops = OpTable(linked, boot.rank, progress)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(max(1, boot.threads))
-    return Rank(linked, boot.rank, load_worker(linked), port, ops)
+    rank = Rank(linked, boot.rank, load_worker(linked), port, ops)
+    port.send(CONDUCTOR, Loading(boot.rank, 1, 1, "warming up"))
+    externs = {name for walk in linked.walks if walk.rank == boot.rank for name in walk.externs}
+    cuts = {str(link.args["cut"]) for link in linked.streams if link.sink == boot.rank and "cut" in link.args}
+    rank.externs.warm(externs | cuts)
+    return rank
 
 
 def main(argv: list[str]) -> int:

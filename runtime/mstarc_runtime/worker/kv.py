@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
-from mstarc_runtime.arrays import Arrays
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import Geometry, PagedPool
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
@@ -30,14 +29,14 @@ def free_bytes() -> int:
 class TransformerOps:
     """Engines of one rank, one per cache that its nodes use."""
 
-    def __init__(self, linked: Linked, nodes: Sequence[NodeLink], arrays: Arrays) -> None:
-        self.arrays = arrays
+    def __init__(self, linked: Linked, nodes: Sequence[NodeLink]) -> None:
         used = [cache for cache in linked.caches if any(node.cache == cache.name for node in nodes)]
         self._pools = {cache.name: _pool(cache, len(used)) for cache in used}
         self._engines = {name: TransformerEngine(pool) for name, pool in self._pools.items()}
         self._cache_of = {context.name: context.cache for context in linked.contexts}
         self._contexts_of = {
-            cache.name: tuple(context.name for context in linked.contexts if context.cache == cache.name) for cache in used
+            cache.name: tuple(context.name for context in linked.contexts if context.cache == cache.name)
+            for cache in used
         }
         self._specs: dict[str, OpSpec] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
@@ -19,9 +19,11 @@ from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.waits import CallWait
 
 if TYPE_CHECKING:
-    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.draws import Draws
+    from mstarc_runtime.worker.kv import TransformerOps
     from mstarc_runtime.worker.session import Session
 
+Needed = TypeVar("Needed")
 Progress = Callable[[int, int, str], None]
 
 
@@ -53,11 +55,14 @@ class OpTable:
         self.arrays: Arrays = NumpyArrays() if numpy_only else TorchArrays(device)
         self._ops: dict[str, BoundOp] = {}
         self._load(nodes, classes, device, progress or (lambda done, total, what: None))
-        self._transformers: Any = None
-        if any(node.kind == "transformer" for node in nodes) or not numpy_only:
+        self._transformers: TransformerOps | None = None
+        self._draws: Draws | None = None
+        if not numpy_only:
+            from mstarc_runtime.worker.draws import Draws
             from mstarc_runtime.worker.kv import TransformerOps
 
-            self._transformers = TransformerOps(linked, nodes, device, self.arrays)
+            self._transformers = TransformerOps(linked, nodes)
+            self._draws = Draws(linked, self.arrays)
 
     def _load(self, nodes: Sequence[NodeLink], classes: dict[str, Any], device: str, progress: Progress) -> None:
         checkpoints = LazyCheckpoints(self.linked)
@@ -75,11 +80,6 @@ class OpTable:
                 name = f"{node.name}.{link.name}"
                 self._ops[name] = BoundOp(name, node, link, method)
         progress(len(nodes), len(nodes), "loaded")
-
-    def attach(self, rank: Rank) -> None:
-        """Called once by the rank that uses this table."""
-        if self._transformers is not None:
-            self._transformers.attach(rank)
 
     # ------------------------------------------------------------------------------------------------------------- limits
 
@@ -146,7 +146,11 @@ class OpTable:
                 errors.append((i, error))
                 outcomes.append(None)
         good = next((outcome for outcome in outcomes if outcome is not None), None)
-        return None if good is None else self._stack([self._zeros(good) if outcome is None else outcome for outcome in outcomes])
+        return (
+            None
+            if good is None
+            else self._stack([self._zeros(good) if outcome is None else outcome for outcome in outcomes])
+        )
 
     def _run(
         self,
@@ -157,8 +161,9 @@ class OpTable:
         reads: tuple[str, ...],
         only: tuple[int, ...] | None,
     ) -> list[Any]:
+        outcomes: list[Any]
         if bound.node.kind == "transformer":
-            outcomes: list[Any] = self._transformers.call(bound, sessions, rows, writes, reads)
+            outcomes = self._need(self._transformers).call(bound, sessions, rows, writes, reads)
         elif bound.link.batch == "stack":
             columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
             results = bound.method(*columns)
@@ -195,13 +200,26 @@ class OpTable:
     # --------------------------------------------------------------------------------------- contexts, sampling and noise
 
     def new_context(self, name: str) -> Any:
-        return self._transformers.new_context(name)
+        return self._need(self._transformers).new_context(name)
 
-    def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Session, str]]) -> Any:
-        return self._transformers.sample(sampler, logits, sites)
+    def sample(
+        self,
+        sampler: str,
+        logits: Any,
+        sites: Sequence[tuple[Session, str]],
+        errors: list[tuple[int, BaseException]] | None = None,
+    ) -> Any:
+        """One id per row; a row without usable logits goes to `errors`, or raises if there is none."""
+        return self._need(self._draws).sample(sampler, logits, sites, errors)
 
-    def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
-        return self._transformers.noise(dtype, dims, sites)
+    def noise(self, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
+        """Standard normals [B, *dims]."""
+        return self._need(self._draws).noise(dims, sites)
+
+    def _need(self, part: Needed | None) -> Needed:
+        if part is None:
+            raise LoadError("a worker of numpy components has no transformers, samplers and noise")
+        return part
 
     def pools(self) -> dict[str, tuple[int, int]]:
         """cache -> (pages, entries per page)."""

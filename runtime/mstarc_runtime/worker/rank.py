@@ -64,7 +64,6 @@ class Rank:
         self._early: dict[int, list[Message]] = {}
         self._over: dict[int, None] = {}  # requests that are over, oldest first
         self._flushes: deque[Callable[[], None]] = deque()
-        ops.attach(self)
 
     # ---------------------------------------------------------------------------------------------------------- messages
 
@@ -185,12 +184,6 @@ class Rank:
             return value
         host = self.arrays.to_host(value)
         return host.item() if host.ndim == 0 else host
-
-    def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Session, str]]) -> Any:
-        return self.ops.sample(sampler, logits, sites)
-
-    def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
-        return self.ops.noise(dtype, dims, sites)
 
     def new_context(self, name: str) -> Any:
         return self.ops.new_context(name)

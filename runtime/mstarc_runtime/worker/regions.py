@@ -112,17 +112,24 @@ class Batch:
         errors: list[tuple[int, BaseException]] = []
         sessions = [row.session for row in self.rows]
         outputs = self.rank.ops.call_batch(op, sessions, args, writes, reads, only, errors)
-        for i, error in errors:
-            self.rows[i].error = error
-        if errors and all(row.error is not None for row in self.rows):
-            raise DrainedError
+        self._note(errors)
         return outputs
 
+    def _note(self, errors: list[tuple[int, BaseException]]) -> None:
+        """Mark rows that failed; they go on with zeros until the body ends, and nothing of them is seen."""
+        for i, error in errors:
+            self.rows[i].error = self.rows[i].error or error
+        if errors and all(row.error is not None for row in self.rows):
+            raise DrainedError
+
     def sample(self, sampler: str, logits: Any, site: str) -> Any:
-        return self.rank.sample(sampler, logits, [row.site(site) for row in self.rows])
+        errors: list[tuple[int, BaseException]] = []
+        ids = self.rank.ops.sample(sampler, logits, [row.site(site) for row in self.rows], errors)
+        self._note(errors)
+        return ids
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
-        return self.rank.noise(dtype, dims, [row.site(site) for row in self.rows])
+        return self.rank.ops.noise(dims, [row.site(site) for row in self.rows])
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         host = self.rank.arrays.to_host(value)

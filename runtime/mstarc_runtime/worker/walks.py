@@ -89,10 +89,10 @@ class WalkRun:
 
     def sample(self, sampler: str, logits: Any, site: str) -> Any:
         logits = self.rank.arrays.asarray(logits)
-        return self.rank.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
+        return self.rank.ops.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
-        return self.rank.noise(dtype, dims, [(self.session, f"{self.name}/{site}")])[0]
+        return self.rank.ops.noise(dims, [(self.session, f"{self.name}/{site}")])[0]
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         self.rank.emit(self.session, self.name, modality, self.rank.arrays.to_host(value), attributes)

@@ -1,0 +1,102 @@
+"""What every endpoint shares: the engine, the chat surface, metrics, and the requests that run for clients now."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mstarc_runtime.abi.messages import Loading
+from mstarc_runtime.conductor.engine import DEADLINE_S, Engine
+from mstarc_runtime.conductor.requests import RequestRun
+from mstarc_runtime.errors import BadRequest, RequestFailed, Unavailable
+from mstarc_runtime.serving.body import MAX_BYTES
+from mstarc_runtime.serving.client import Client
+from mstarc_runtime.serving.metrics import Metrics
+from mstarc_runtime.serving.surface import chat_surface
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to serve. `api_key` "" = everyone may call. `deadline_s` is what one request may take."""
+
+    api_key: str = ""
+    max_bytes: int = MAX_BYTES
+    deadline_s: float = DEADLINE_S
+    grace_s: float = 8.0  # what running requests get at shutdown
+
+
+class Service:
+    """See the module's docstring. One per engine, on the engine's event loop."""
+
+    def __init__(self, engine: Engine, options: Options | None = None) -> None:
+        self.engine = engine
+        self.options = options or Options()
+        self.surface = chat_surface(engine.linked, engine.program, engine.externs)
+        self.metrics = Metrics(engine)
+        self.loading = ""  # what the ranks load at the moment
+        self.draining = False
+        self._runs: set[RequestRun] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def why_not_ready(self) -> str:
+        """Why requests are not served now; "" if they are."""
+        if self.draining:
+            return "the server is shutting down"
+        if self.engine.ready:
+            return ""
+        return f"loading: {self.loading}" if self.loading else "a worker is starting"
+
+    def note_loading(self, message: Loading) -> None:
+        """Keep what is loading, for `/ready`."""
+        self.loading = f"rank {message.rank}: {message.what} ({message.done} of {message.total})"
+
+    def check_key(self, header: bytes | None) -> None:
+        """Raises BadRequest (401) unless the `Authorization` header holds the key, if there is one."""
+        key = self.options.api_key
+        if key and not hmac.compare_digest(header or b"", f"Bearer {key}".encode()):
+            raise BadRequest("the API key is missing or wrong: send `Authorization: Bearer <key>`", None, 401)
+
+    @asynccontextmanager
+    async def run(
+        self,
+        client: Client,
+        entry: str,
+        inputs: Mapping[str, Any],
+        params: Mapping[str, Any],
+        wants: Iterable[str],
+        seed: int | None,
+    ) -> AsyncIterator[RequestRun]:
+        """An admitted request, cancelled when the client leaves, also while it waits for room, and when the block ends."""
+        why = self.why_not_ready()
+        if why:
+            raise Unavailable(why)
+        work = self.engine.submit(entry, inputs, params, wants, seed, self.options.deadline_s)
+        run = await client.race(work, lambda late: late.cancel())
+        self._runs.add(run)
+        self._idle.clear()
+        client.on_gone(run.cancel)
+        try:
+            yield run
+        finally:
+            run.cancel()  # nothing, if it has ended
+            self._runs.discard(run)
+            if not self._runs:
+                self._idle.set()
+
+    async def drain(self) -> None:
+        """Take no more requests; give those that run `grace_s` to end, then stop them."""
+        self.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self.options.grace_s)
+        self.abort("the server is shutting down")
+
+    def abort(self, why: str) -> None:
+        """Stop what runs; its clients get the reason."""
+        for run in list(self._runs):
+            run.abort(RequestFailed(why, 503))

@@ -1,0 +1,70 @@
+"""Server-sent events: a response that sends `data:` lines as they come, and never waits for ever for a client that does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+log = logging.getLogger("mstarc.serving")
+
+DONE = b"data: [DONE]\n\n"
+WRITE_S = 60.0  # a client that reads nothing for so long is treated as gone
+_SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # line ends for some readers
+
+
+def encode(value: Any) -> bytes:
+    """A value as UTF-8 JSON on one line, whatever a reader takes for a line end. Half a surrogate pair becomes `?`."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.translate(_SEPARATORS).encode("utf-8", "replace")
+
+
+def data(value: Any) -> bytes:
+    """One event."""
+    return b"data: " + encode(value) + b"\n\n"
+
+
+class JsonResponse(Response):
+    """A JSON answer."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return encode(content)
+
+
+class EventStream(Response):
+    """Sends what `events` gives; the generator turns its own errors into events. At the end, whichever it is, awaits `close`."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], write_s: float = WRITE_S
+    ) -> None:
+        self._events = events
+        self._close = close
+        self._write_s = write_s
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._events:
+                async with asyncio.timeout(self._write_s):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except (OSError, TimeoutError) as error:
+            log.info("a client stopped reading: %s", error or "write timeout")
+            return
+        finally:
+            try:
+                await self._events.aclose()
+            finally:
+                await self._close()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,60 @@
+"""What of a model the chat endpoint shows: read once from the linked program's `modalities` and `chat` sections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.checkpoints import Externs
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.program import ConductorProgram, Entry, Param
+from mstarc_runtime.serving.text import TextDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """The request that chat runs and how its outputs are shown."""
+
+    entry: Entry
+    input: str  # the input that takes the messages
+    audio_input: bool
+    params: Mapping[str, Param]
+    decoder: Callable[[], TextDecoder] | None  # for text that is emitted as token ids
+    finish: str  # "<walk>.<loop>" whose cause is the finish_reason; "" = always `stop`
+    usage: str  # context whose entries are prompt and answer; "" = not known
+    rate: int  # of audio, Hz
+    voices: tuple[str, ...]  # () = the model has one voice and takes any name for it
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        return frozenset(modality for modality, _ in self.entry.outputs)
+
+
+def chat_surface(linked: Linked, program: ConductorProgram, externs: Externs) -> Surface | None:
+    """The model's chat surface; None if it declares none. Raises LoadError if the declaration does not fit the program."""
+    sections = msgspec.to_builtins(linked)
+    chat: Mapping[str, Any] = sections.get("chat") or linked.modalities.get("chat") or {}
+    if not chat:
+        return None
+    entry = next((entry for entry in program.ENTRIES if entry.name == chat.get("request")), None)
+    if entry is None:
+        raise LoadError(f"`chat.request` names `{chat.get('request')}`, which is no request of `{linked.model}`")
+    if chat.get("input") not in {item.name for item in entry.inputs}:
+        raise LoadError(f"`chat.input` names `{chat.get('input')}`, which is no input of `{entry.name}`")
+    text: Mapping[str, Any] = linked.modalities.get("text") or {}
+    audio: Mapping[str, Any] = linked.modalities.get("audio") or {}
+    return Surface(
+        entry=entry,
+        input=str(chat["input"]),
+        audio_input=bool(chat.get("audio_input", False)),
+        params={param.name: param for param in program.PARAMS},
+        decoder=externs.bind(text["decoder"]) if text.get("decoder") else None,
+        finish=str(text.get("finish", "")),
+        usage=str(text.get("usage", "")),
+        rate=int(audio.get("rate", 24000)),
+        voices=tuple(audio.get("voices", ())),
+    )

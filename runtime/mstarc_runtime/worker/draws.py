@@ -1,0 +1,67 @@
+"""Samplers of a rank: settings and histories per request, and draws for batches of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mstarc_runtime.abi.linked import Linked, SamplerLink
+from mstarc_runtime.arrays import Arrays
+from mstarc_runtime.sampling.philox import DrawKey, normals
+from mstarc_runtime.sampling.sampler import BadLogits, History, Row, Settings, draw
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.session import Session
+
+Site = tuple["Session", str]  # the request and `walk/site`
+
+
+class Draws:
+    """Draws tokens and noise; keys are (seed, walk/site, j), so that no batch or rank changes them."""
+
+    def __init__(self, linked: Linked, arrays: Arrays) -> None:
+        self._samplers = {sampler.name: sampler for sampler in linked.samplers}
+        self._arrays = arrays
+
+    def sample(
+        self, sampler: str, logits: Any, sites: Sequence[Site], errors: list[tuple[int, BaseException]] | None
+    ) -> Any:
+        """One id per row [B]. Rows that cannot be drawn go to `errors` and get id 0; without `errors` they raise BadLogits."""
+        rows = [self._row(self._samplers[sampler], session, site) for session, site in sites]
+        try:
+            return draw(logits, rows)
+        except BadLogits as error:
+            if errors is None:
+                raise
+            errors.extend((i, BadLogits([i])) for i in error.rows)
+            kept = [i for i in range(len(rows)) if i not in error.rows]
+        ids = self._arrays.zeros_like(logits[:, 0]).long()
+        if kept:
+            ids[kept] = draw(logits[kept], [rows[i] for i in kept])
+        return ids
+
+    def noise(self, dims: tuple[int, ...], sites: Sequence[Site]) -> Any:
+        """Standard normals f32 [B, *dims]."""
+        keys = [DrawKey(session.seed, site, session.next_draw(site)) for session, site in sites]
+        return self._arrays.stack([normals(dims, key) for key in keys])
+
+    def _row(self, link: SamplerLink, session: Session, site: str) -> Row:
+        held = session.samplers.get(link.name)
+        if held is None:
+            held = session.samplers[link.name] = (_settings(link, session), History())
+        settings, history = held
+        over = None
+        if link.over and settings.repetition_penalty != 1.0:
+            context = session.context(link.over)
+            over = context.ids if context is not None else None
+        return Row(settings, history, DrawKey(session.seed, site, session.next_draw(site)), over)
+
+
+def _settings(link: SamplerLink, session: Session) -> Settings:
+    """The sampler's settings in one request."""
+    found: dict[str, Any] = {}
+    for name, value in link.settings.items():
+        if isinstance(value, str) and value.startswith("param:"):
+            value = getattr(session.params, value.removeprefix("param:"))
+        found[name] = tuple(int(i) for i in value) if name == "suppress" else value
+    return Settings(**found)
