@@ -21,7 +21,7 @@ from mstarc.passes.scenario import Choices, Frame, Opaque, OutOfSteps, Stuck, Su
 from mstarc.passes.schedule import Schedule
 from mstarc_runtime.abi.chunks import Policy, least_capacity, peek, pop
 
-STEPS = 25_000  # of all courses of a request together
+STEPS = 10_000  # of all courses of a request together
 COURSES = 150
 REACH = 600
 

@@ -59,6 +59,7 @@ class Choices:
     made: dict[str, int] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
+    values: dict[Ref, Any] = field(default_factory=dict)  # of params, configs and lets in this course
 
     def pick(self, key: str, options: tuple[T, ...], words: str = "") -> T:
         """The option chosen for a key, the same whenever the key is asked again."""
@@ -71,6 +72,7 @@ class Choices:
 
     def advance(self) -> bool:
         """Go to the next course of the tree: the last pick that has another option takes it. False when there is none."""
+        self.values.clear()
         for key in reversed(list(self.made)):
             here = self.made.pop(key)
             self.words.pop(key, None)
@@ -97,14 +99,18 @@ class Frame:
     iters: dict[str, int] = field(default_factory=dict)
 
     def ref(self, ref: Ref) -> Any:
-        if ref.scope == "param":
-            return self._param(ref.name)
         if ref.scope == "dim":
             return self.choices.pick(
                 self.dims.get(ref.name, f"{self.unit}.{ref.name}"), (2, 0, 1, 5), f"`{ref.name}` = {{}}"
             )
         if ref.scope == "iter":
-            return self.iters[ref.name]
+            return self.iters.get(ref.name, 0)
+        known = self.choices.values
+        if ref not in known:
+            known[ref] = self._param(ref.name) if ref.scope == "param" else self._declared(ref)
+        return known[ref]
+
+    def _declared(self, ref: Ref) -> Any:
         source = self.program.lets if ref.scope == "let" else self.program.configs
         found = next((d.expr for d in source if d.name == ref.name), None)
         if found is None:

@@ -28,6 +28,7 @@ from mstarc.ir.core import (
     When,
 )
 from mstarc.ir.fold import ABSENT, FoldError, fold
+from mstarc.ir.types import Expr
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Ends, Names, StreamEnds
 from mstarc.passes.scenario import Frame, Opaque, OutOfSteps, Stuck, Surplus, Wait
@@ -111,7 +112,7 @@ class Schedule:
         self._budget = budget
         self._tasks: list[_Task] = []
         self._found: Surplus | None = None
-        self._active: dict[int, bool] = {}
+        self._known: dict[int, list[tuple[int, Op]]] = {}
 
     def run(self) -> Stuck | Surplus | None:
         """Until all has ended, or no arm can go on."""
@@ -246,11 +247,19 @@ class Schedule:
 
     def _block(self, block: Block, frame: Frame, later: Ends, top: bool) -> _Steps:
         """Events of a block; True if a `stop when` fired. `later`: streams that this arm may send on after the block."""
-        for position, op in enumerate(block.ops):
+        for position, op in self._telling(block):
             rest = later | self._ends.of(block, position + 1) if top else later
             if (yield from self._op(op, frame, rest, top)):
                 return True
         return False
+
+    def _telling(self, block: Block) -> list[tuple[int, Op]]:
+        """The operations of a block that decide about events, with their places."""
+        found = self._known.get(id(block))
+        if found is None:
+            found = [(i, op) for i, op in enumerate(block.ops) if _tells(op)]
+            self._known[id(block)] = found
+        return found
 
     def _op(self, op: Op, frame: Frame, later: Ends, top: bool) -> _Steps:
         match op:
@@ -267,8 +276,8 @@ class Schedule:
                 return (yield from self._chunks(op, frame, later))
             case Loop():
                 yield from self._loop(op, frame, later)
-            case Stop(cond):
-                return self._stops(op, frame) if self._device(cond, frame) else frame.truth(cond)
+            case Stop():
+                return self._stops(op, frame)
             case When():
                 return (yield from self._when(op, frame, later))
             case Par(body):
@@ -282,17 +291,10 @@ class Schedule:
             case CallWalk():
                 yield from self._call(op, frame, later)
             case Compute():
-                self._compute(op, frame)
+                frame.values[op.result.id] = _value(op.expr, frame)
             case _:
                 pass
         return False
-
-    def _compute(self, op: Compute, frame: Frame) -> None:
-        if op.result.phase == "host":
-            try:
-                frame.values[op.result.id] = fold(op.expr, frame)
-            except FoldError:
-                frame.values[op.result.id] = Opaque(frame.key(op.expr))
 
     def _call(self, op: CallWalk, frame: Frame, later: Ends) -> _Steps:
         walk = self._names.walks[op.walk]
@@ -329,45 +331,46 @@ class Schedule:
         return False
 
     def _loop(self, op: Loop, frame: Frame, later: Ends) -> _Steps:
-        if not self._matters(op):
-            return False
-        for carry in op.carries:
+        host = [carry for carry in op.carries if carry.inner.phase == "host"]
+        for carry in host:
             frame.values[carry.inner.id] = _value(carry.init, frame)
         for count in range(frame.whole(op.bound)):
             frame.iters[op.label] = count
             if (yield from self._block(op.body, frame, later, False)):
                 break
-            carried = [_value(carry.next, frame) for carry in op.carries]
-            for carry, value in zip(op.carries, carried, strict=True):
-                frame.values[carry.inner.id] = value
-        for carry in op.carries:
-            frame.values[carry.result.id] = frame.values.get(carry.inner.id, Opaque(f"{frame.unit}%{carry.result.id}"))
-        return False
-
-    def _matters(self, op: Loop) -> bool:
-        """Whether the loop holds an event at all."""
-        if id(op) not in self._active:
-            self._active[id(op)] = any(isinstance(inner, (Send, Next, ForChunks)) for inner in every_op(op.body))
-        return self._active[id(op)]
-
-    def _device(self, cond: Any, frame: Frame) -> bool:
-        """Whether a flag cannot be known in this course."""
-        try:
-            bool(fold(cond, frame))
-        except (FoldError, KeyError, TypeError):
-            return True
+            carried = [_value(carry.next, frame) for carry in host]
+            frame.values.update(zip((carry.inner.id for carry in host), carried, strict=True))
+        frame.iters.pop(op.label, None)
+        for carry in host:
+            frame.values[carry.result.id] = frame.values[carry.inner.id]
         return False
 
     def _stops(self, op: Stop, frame: Frame) -> bool:
-        """A flag of the device: it comes in some iteration of the innermost loop, or never."""
-        label = next(reversed(frame.iters), "")
+        """Whether a `stop when` fires. A flag of the device does in some iteration of the innermost loop, or never."""
+        try:
+            return bool(fold(op.cond, frame))
+        except (FoldError, TypeError):
+            label = next(reversed(frame.iters), "")
         words = "a stop of `" + label + "` in iteration {}"
         when = frame.choices.pick(f"stop {frame.unit}.{label}.{op.span.start}", (None, 0, 1, 2, 5), words)
         return when is not None and frame.iters.get(label, 0) >= when
 
 
-def _value(expr: Any, frame: Frame) -> Any:
+def _tells(op: Op) -> bool:
+    """Whether an operation, or what it holds, is an event or decides about one."""
+    match op:
+        case Send() | Next() | ForChunks() | Stop() | When() | If() | ForParts() | Together() | CallWalk():
+            return True
+        case Compute():
+            return op.result.phase == "host"
+        case Loop() | Par():
+            return any(isinstance(inner, (Send, Next, ForChunks, Together, CallWalk)) for inner in every_op(op.body))
+        case _:
+            return False
+
+
+def _value(expr: Expr, frame: Frame) -> Any:
     try:
         return fold(expr, frame)
-    except (FoldError, KeyError):
+    except (FoldError, TypeError):
         return Opaque(frame.key(expr))

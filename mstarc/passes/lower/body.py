@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
@@ -144,6 +145,26 @@ class Body:
     def may_rebind(self, name: str) -> bool:
         """Whether the name is carried by the loop whose body this is."""
         return False
+
+    def guarded(self, tree: ast.Guarded) -> None:
+        """`statement when cond`: what it binds is optional afterwards."""
+        cond = self.expressions.host(tree.cond, "`when`")
+        with self.block("`when`") as ops:
+            self.statement(tree.stmt)
+            bound = dict(self.names.frames[-1])
+        phis: list[core.Phi] = []
+        for name, inner in bound.items():
+            self.names.gone.pop(name, None)
+            kind = None if inner.type is None or isinstance(inner.type, Chunk) else replace(inner.type, optional=True)
+            result = self.values.make(name, kind, inner.value.phase, inner.value.span)
+            self._types[result.id] = kind
+            phis.append(core.Phi(inner.value.id, result))
+            self.names.bind(name, Binding(result, kind, self.depth))
+        self.ops.append(core.When(cond.expr, core.Block(tuple(ops)), tuple(phis), span=tree.span))
+
+    def statement(self, tree: ast.Stmt) -> None:
+        """Lower one statement."""
+        raise AssertionError("walks and requests have their own statements")
 
     # ------------------------------------------------------------------------------------------------------------- values
 

@@ -44,14 +44,16 @@ class Matcher:
             elif k < len(names):
                 name = names[k]
             else:
-                return self._wrong_count(ports, len(args))
+                self._wrong_count(ports, len(args))
+                return None
             if name in placed:
                 self.report.report(rules.MC004, f"`{self.callee}` is given `{name}` twice", value.span, subject=name)
                 return None
             placed[name] = value
         missing = [port.name for port in ports if port.name not in placed and not _optional(port.type)]
         if missing:
-            return self._wrong_count(ports, len(args), missing)
+            self._wrong_count(ports, len(args), missing)
+            return None
         return [placed.get(name) for name in names]
 
     def _wrong_count(self, ports: Sequence[core.Port], given: int, missing: Sequence[str] = ()) -> None:

@@ -235,7 +235,10 @@ class Declarations:
             return None
         wanted = ("layers", "heads", "kv_heads", "head_dim")
         found = self.keywords(decl.args, wanted, wanted, f"cache `{decl.name.text}`", decl.span)
-        return None if found is None else core.Cache(decl.name.text, *(found[name] for name in wanted), span=decl.span)
+        if found is None:
+            return None
+        layers, heads, kv_heads, head_dim = (found[name] for name in wanted)
+        return core.Cache(decl.name.text, layers, heads, kv_heads, head_dim, span=decl.span)
 
     def keywords(
         self, args: Sequence[ast.Arg], names: Sequence[str], required: Sequence[str], what: str, span: Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
@@ -14,7 +13,6 @@ from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.dims import free_dims, type_text
 from mstarc.passes.lower.expressions import BUILTIN_ARITY, path_text
-from mstarc.passes.lower.scope import Binding
 from mstarc.passes.lower.symbols import Symbols
 from mstarc.syntax import ast
 
@@ -71,7 +69,7 @@ class RequestBody(Body):
             case ast.Do(call):
                 self.call(call, None)
             case ast.Guarded():
-                self._guarded(tree)
+                self.guarded(tree)
             case ast.If():
                 self._if(tree)
             case ast.For():
@@ -88,25 +86,6 @@ class RequestBody(Body):
                 )
 
     # ----------------------------------------------------------------------------------------------------------- control
-
-    def _guarded(self, tree: ast.Guarded) -> None:
-        cond = self.expressions.host(tree.cond, "`when`")
-        with self.block("`when`") as ops:
-            self.statement(tree.stmt)
-            bound = dict(self.names.frames[-1])
-        phis: list[core.Phi] = []
-        for name, inner in bound.items():
-            self.names.gone.pop(name, None)
-            kind = (
-                replace(inner.type, optional=True)
-                if inner.type is not None and hasattr(inner.type, "optional")
-                else None
-            )
-            result = self.values.make(name, kind, inner.value.phase, inner.value.span)
-            self._types[result.id] = kind
-            phis.append(core.Phi(inner.value.id, result))
-            self.names.bind(name, Binding(result, kind, self.depth))
-        self.ops.append(core.When(cond.expr, core.Block(tuple(ops)), tuple(phis), span=tree.span))
 
     def _if(self, tree: ast.If) -> None:
         cond = self.expressions.host(tree.cond, "`if`")
@@ -204,6 +183,8 @@ class RequestBody(Body):
         ports = self._ports(walk.params)
         matcher = Matcher(self.symbols, self.report, walk.name.text, tree.span, self.loose)
         args = self.arguments(matcher, ports, tree)
+        if args is not None:
+            self._note_phases(walk.name.text, ports, tree)
         outputs = self._ports(walk.results)
         kinds: list[tuple[str, Type | None]] = [(port.name, self.fresh(matcher, port.type)) for port in outputs]
         results = self.results(kinds, targets, "device", tree) if targets is not None or kinds else []
@@ -220,13 +201,6 @@ class RequestBody(Body):
             kind = self.declarations.type_of(field.type, set())
             ports.append(core.Port(field.name.text, kind if kind is not None else Tensor("f32")))
         return tuple(ports)
-
-    def arguments(self, matcher: Matcher, ports: Sequence[core.Port], tree: ast.Call) -> list[object] | None:  # type: ignore[override]
-        found = super().arguments(matcher, ports, tree)
-        symbol = self.symbols.table.get(matcher.callee)
-        if found is not None and symbol is not None and symbol.kind == "walk":
-            self._note_phases(matcher.callee, ports, tree)
-        return found  # type: ignore[return-value]
 
     def _note_phases(self, walk: str, ports: Sequence[core.Port], tree: ast.Call) -> None:
         """A walk's parameter is a device value if any call site passes one."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
 from mstarc.ir import core
-from mstarc.ir.types import DTYPES, MODALITIES, Chunk, Expr, Lit, Phase, Ref, Tensor, Type, Var
-from mstarc.passes.lower.body import FAILED, AccessAware, Body
+from mstarc.ir.types import MODALITIES, Chunk, Expr, Lit, Phase, Ref, Tensor, Type, Var
+from mstarc.passes.lower.body import FAILED, AccessAware
 from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.dims import free_dims, may_equal, type_text
 from mstarc.passes.lower.expressions import BUILTIN_ARITY, Typed, path_text
+from mstarc.passes.lower.op_calls import OpCalls
 from mstarc.passes.lower.scope import Binding
 from mstarc.passes.lower.symbols import Symbols
 from mstarc.source import Span
@@ -30,7 +31,7 @@ class _LoopScope:
         self.rebound: set[str] = set()
 
 
-class WalkBody(Body, AccessAware):
+class WalkBody(OpCalls, AccessAware):
     """Lowers one walk. `phases` are the phases of its parameters, from its call sites."""
 
     def __init__(
@@ -40,8 +41,6 @@ class WalkBody(Body, AccessAware):
         self.tree = tree
         self.declarations = declarations
         self.loops: list[_LoopScope] = []
-        self.guards = 0
-        self.iter_label: str | None = None
 
     def lower(self, phases: Mapping[str, Phase]) -> core.Walk:
         """The walk, with provisional value ids."""
@@ -107,7 +106,7 @@ class WalkBody(Body, AccessAware):
                 if all(found_all):
                     self.ops.append(core.Drop(tuple(name.text for name in contexts), span=span))
             case ast.Guarded():
-                self._guarded(tree)
+                self.guarded(tree)
             case ast.Stop():
                 self._stop(tree)
             case ast.Loop():
@@ -120,7 +119,7 @@ class WalkBody(Body, AccessAware):
                 self._misplaced("if", span, "a walk takes `when` behind a statement; `if` belongs to requests")
             case ast.Together(_, span):
                 self._misplaced("together", span, "`together` belongs to requests")
-            case ast.Require(_, span):
+            case ast.Require(_, _, span):
                 self._misplaced("require", span, "`require` belongs to requests")
 
     def _misplaced(self, word: str, span: Span, help_text: str) -> None:
@@ -185,29 +184,6 @@ class WalkBody(Body, AccessAware):
             new = f"n_{name}_{count}"
         self.dims.add(new)
         return Ref("dim", new)
-
-    def _guarded(self, tree: ast.Guarded) -> None:
-        cond = self.expressions.host(tree.cond, "`when`")
-        before = dict(self.names.frames[-1])
-        with self.block("`when`") as ops:
-            self.guards += 1
-            self.statement(tree.stmt)
-            self.guards -= 1
-            bound = dict(self.names.frames[-1])
-        phis: list[core.Phi] = []
-        for name, inner in bound.items():
-            self.names.gone.pop(name, None)
-            kind = (
-                replace(inner.type, optional=True)
-                if inner.type is not None and not isinstance(inner.type, Chunk)
-                else None
-            )
-            result = self.values.make(name, kind, inner.value.phase, inner.value.span)
-            self._types[result.id] = kind
-            phis.append(core.Phi(inner.value.id, result))
-            self.names.bind(name, Binding(result, kind, self.depth))
-        del before
-        self.ops.append(core.When(cond.expr, core.Block(tuple(ops)), tuple(phis), span=tree.span))
 
     def _stop(self, tree: ast.Stop) -> None:
         cond = self.expressions.lower(tree.cond)
@@ -425,13 +401,13 @@ class WalkBody(Body, AccessAware):
     def call(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
         name = path_text(tree.callee)
         if name == "sample":
-            return self._sample(tree, targets)
+            return self.sample(tree, targets)
         if name == "noise":
-            return self._noise(tree, targets)
+            return self.noise(tree, targets)
         if name == "next":
             return self._next_chunks(tree, targets)
         if len(tree.callee.names) == 2:
-            return self._invoke(tree, targets)
+            return self.invoke(tree, targets)
         symbol = self.symbols.table.get(name)
         if symbol is not None and symbol.kind == "extern":
             return self.extern(tree, targets)
@@ -448,104 +424,6 @@ class WalkBody(Body, AccessAware):
 
     def _op_names(self) -> list[str]:
         return [f"{node.name}.{op.name}" for node in self.program.nodes for op in node.ops]
-
-    def _sample(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        if len(tree.args) != 2 or any(arg.name is not None for arg in tree.args):
-            self.report.report(
-                rules.MC004,
-                f"`sample` takes a sampler and logits, {len(tree.args)} arguments are given",
-                tree.span,
-                help="several contexts stand in parentheses: `writes (a, b)`" if len(tree.args) > 2 else None,
-            )
-            return self.fail(targets, "device")
-        sampler, written = (arg.value for arg in tree.args)
-        logits = self.expressions.lower(written)
-        named = sampler.names[0] if isinstance(sampler, ast.Path) else ast.Name("?", sampler.span)
-        if self.symbols.find(named, "sampler") is None:
-            return self.fail(targets, "device")
-        if isinstance(logits.type, Tensor) and (
-            not logits.type.dtype.endswith(("32", "16")) or len(logits.type.dims) != 1
-        ):
-            self.report.report(
-                rules.MC007, f"`sample` draws from logits [vocab], not from {type_text(logits.type)}", logits.span
-            )
-        results = self.results([("token", Tensor("i64"))], targets, "device", tree)
-        if results is None or results[0] is None:
-            return ()
-        self.ops.append(core.Sample(named.text, logits.expr, results[0], named.text, span=tree.span))
-        return [results[0]]
-
-    def _noise(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        kind = self._noise_type(tree)
-        results = self.results([("noise", kind)], targets, "device", tree)
-        if kind is None or results is None or results[0] is None:
-            return ()
-        site = targets[0].text if targets else results[0].name
-        self.ops.append(core.Noise(results[0], site, span=tree.span))
-        return [results[0]]
-
-    def _noise_type(self, tree: ast.Call) -> Tensor | None:
-        arg = tree.args[0].value if len(tree.args) == 1 else None
-        if isinstance(arg, ast.Path) and path_text(arg) in DTYPES:
-            return Tensor(path_text(arg))
-        if isinstance(arg, ast.Sub) and isinstance(arg.base, ast.Path) and path_text(arg.base) in DTYPES:
-            dims = [self.expressions.host(dim, "a dim").expr for dim in arg.indices if not isinstance(dim, ast.Slice)]
-            return Tensor(path_text(arg.base), tuple(dims))
-        self.report.report(rules.MC004, "`noise` takes a type, such as `noise(f32[n, 64])`", tree.span)
-        return None
-
-    def _invoke(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        node_name, op_name = tree.callee.names
-        if self.symbols.find(node_name, "node") is None:
-            return self.fail(targets, "device")
-        node = next((node for node in self.program.nodes if node.name == node_name.text), None)
-        op = next((op for op in node.ops if op.name == op_name.text), None) if node is not None else None
-        if node is None or op is None:
-            self.symbols.unknown(
-                op_name, f"op of node `{node_name.text}`", [op.name for op in node.ops] if node else ()
-            )
-            return self.fail(targets, "device")
-        matcher = Matcher(self.symbols, self.report, path_text(tree.callee), tree.span, self.loose)
-        args = self.arguments(matcher, op.params, tree)
-        writes, reads = self._contexts(node, op, tree)
-        kinds: list[tuple[str, Type | None]] = [(port.name, self.fresh(matcher, port.type)) for port in op.results]
-        if targets is None and not kinds:
-            results: list[core.Value | None] | None = []
-        else:
-            results = self.results(kinds, targets, "device", tree)
-        if args is None or results is None:
-            return FAILED if targets is None else ()
-        self.ops.append(core.Invoke(node.name, op.name, tuple(args), tuple(results), writes, reads, span=tree.span))
-        return [value for value in results if value is not None]
-
-    def _contexts(self, node: core.Node, op: core.OpDecl, tree: ast.Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(writes, reads) of a call: as written, or the cache's only context."""
-        found: dict[str, tuple[str, ...]] = {}
-        for access in tree.access:
-            if node.kind == "stateless":
-                self.report.report(rules.MC507, f"node `{node.name}` is stateless and has no contexts", access.span)
-                return (), ()
-            if access.word in found:
-                self.report.report(rules.MC507, f"`{access.word}` stands twice", access.span)
-            if all(self.symbols.find(name, "context") for name in access.contexts):
-                found[access.word] = tuple(name.text for name in access.contexts)
-            else:
-                return (), ()
-        if node.kind == "stateless":
-            return (), ()
-        own = tuple(context.name for context in self.program.contexts if context.cache == node.cache)
-        needed = "reads" if op.attrs.frozen else "writes"
-        if needed not in found and len(own) == 1:
-            found[needed] = own
-        if needed not in found or (op.attrs.cross and "reads" not in found):
-            missing = needed if needed not in found else "reads"
-            self.report.report(
-                rules.MC507,
-                f"`{path_text(tree.callee)}` does not say which context it {missing}",
-                tree.span,
-                help=f"write `{path_text(tree.callee)}(...) {missing} {own[0] if own else 'context'}`",
-            )
-        return found.get("writes", ()), found.get("reads", ())
 
 
 # --------------------------------------------------------------------------------------------------------- small helpers
