@@ -20,7 +20,7 @@ __all__ = ["lower"]
 
 def lower(model: ast.Model, report: Collector) -> core.Program | None:
     """The model as IR; None if there were errors. Requests come first: they say which walk parameters are host values."""
-    symbols = Symbols(report)
+    symbols = Symbols(report, model.complete)
     declarations = Declarations(model, symbols, report)
     declarations.declare_all()
     program = declarations.lower()
@@ -29,11 +29,15 @@ def lower(model: ast.Model, report: Collector) -> core.Program | None:
     requests: list[core.Request] = []
     for request in declarations.of(ast.Request):
         lowering = RequestBody(program, symbols, declarations, report, request, phases)
-        requests.append(finish(lowering.lower(), lowering.temporary, report, report.failed))
+        lowered = lowering.lower()
+        if not report.failed:  # after an error values may be used that nothing defines
+            requests.append(finish(lowered, lowering.temporary, report))
     walks: list[core.Walk] = []
     for walk in declarations.of(ast.Walk):
         body = WalkBody(program, symbols, declarations, report, walk)
-        walks.append(finish(body.lower(phases.get(walk.name.text, {})), body.temporary, report, report.failed))
+        made = body.lower(phases.get(walk.name.text, {}))
+        if not report.failed:
+            walks.append(finish(made, body.temporary, report))
     if report.failed or not model.complete:
         return None
     return replace(program, walks=tuple(walks), requests=tuple(requests))

@@ -38,7 +38,7 @@ class Matcher:
             value = arg.value
             if arg.name is not None:
                 if arg.name.text not in names:
-                    self.symbols.unknown(arg.name, f"parameter of `{self.callee}`", names)
+                    self.symbols.unknown(arg.name, "parameter", names, f"`{self.callee}`")
                     return None
                 name = arg.name.text
             elif k < len(names):

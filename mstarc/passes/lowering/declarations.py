@@ -207,7 +207,7 @@ class Declarations:
         if isinstance(kind, Enum) and isinstance(default, ast.Path) and len(default.names) == 1:
             member = default.names[0]
             if member.text not in kind.members:
-                self.symbols.unknown(member, f"member of `{decl.name.text}`", kind.members)
+                self.symbols.unknown(member, "member", kind.members, f"`{decl.name.text}`")
             return Ref("member", member.text)
         return self.plain.host(default, "a default").expr
 

@@ -179,11 +179,11 @@ class Expressions:
                 known = dict(fields)
                 if field.text in known:
                     return Typed(FieldOf(base.expr, field.text), known[field.text], base.phase, span)
-                self.symbols.unknown(field, f"field of `{name}`", known)
+                self.symbols.unknown(field, "field", known, f"`{name}`")
             case Chunk() if field.text in CHUNK_FIELDS:
                 return Typed(FieldOf(base.expr, field.text), CHUNK_FIELDS[field.text], "host", span)
             case Chunk():
-                self.symbols.unknown(field, "field of a chunk", CHUNK_FIELDS)
+                self.symbols.unknown(field, "field", CHUNK_FIELDS, "a chunk")
             case other:
                 self.report.report(
                     rules.MC002, f"a value of type {type_text(other)} has no fields", field.span, subject=field.text

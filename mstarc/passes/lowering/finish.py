@@ -15,12 +15,12 @@ from mstarc.ir.visit import every_op, exprs_of, vars_of
 Unit = TypeVar("Unit", core.Walk, core.Request)
 
 
-def finish(unit: Unit, temporary: Iterable[int], report: Collector, quiet: bool) -> Unit:
+def finish(unit: Unit, temporary: Iterable[int], report: Collector) -> Unit:
     """The unit with unused call results as None and dense ids; reports values that nothing uses."""
     used = _used(unit)
     hidden = set(temporary)
     for value in _named(unit):
-        if value.id not in used and value.id not in hidden and not quiet:
+        if value.id not in used and value.id not in hidden:
             report.report(
                 rules.MC006,
                 f"`{value.name}` is never used",

@@ -28,8 +28,9 @@ class Symbol:
 class Symbols:
     """Declared names of a model."""
 
-    def __init__(self, report: Collector) -> None:
+    def __init__(self, report: Collector, complete: bool = True) -> None:
         self.report = report
+        self.complete = complete
         self.table: dict[str, Symbol] = {}
 
     def declare(self, name: ast.Name, kind: str, tree: object) -> bool:
@@ -72,15 +73,16 @@ class Symbols:
         self.unknown(name, wanted, (other for other, found in self.table.items() if found.kind in kinds))
         return None
 
-    def unknown(self, name: ast.Name, wanted: str, known: Iterable[str]) -> None:
-        """Report a name that stands for nothing."""
-        self.report.report(
-            rules.MC002,
-            f"there is no {wanted} `{name.text}`",
-            name.span,
-            help=nearest(name.text, known),
-            subject=name.text,
-        )
+    def unknown(self, name: ast.Name, wanted: str, known: Iterable[str], owner: str = "") -> None:
+        """Report a name that stands for nothing; `owner` is what has no such thing.
+
+        Where declarations did not parse, a name without a near neighbour may be theirs: nothing is said.
+        """
+        hint = nearest(name.text, known)
+        if hint is None and not self.complete:
+            return
+        message = f"{owner} has no {wanted} `{name.text}`" if owner else f"there is no {wanted} `{name.text}`"
+        self.report.report(rules.MC002, message, name.span, help=hint, subject=name.text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
