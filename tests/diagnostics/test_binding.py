@@ -6,8 +6,8 @@ import pytest
 
 from mstarc.binding import Binding, Bound, check_binding, read_binding, with_config
 from mstarc.diagnostics.core import Collector
-from mstarc.ir.core import Config, ExternDecl, Node, Program
-from mstarc.ir.types import ListOf, Lit
+from mstarc.ir.core import Block, Config, ExternDecl, Node, Program, Request, Value
+from mstarc.ir.types import ListOf, Lit, Scalar, ValueId
 from mstarc.source import SourceFile
 
 GOOD = """# a comment
@@ -23,6 +23,7 @@ externs:
   cut: pack.text.cut
 modalities:
   text: {anything: [1, {goes: here}]}
+chat: {request: chat, input: messages}
 """ % ("0a" * 32)
 
 
@@ -73,6 +74,8 @@ def test_an_empty_one() -> None:
         ("config:\n  a: {b: 2024-01-01}\n", "MC902", "b", 2),
         ("config: 3\n", "MC902", "config", 1),
         ("externs: [a]\n", "MC902", "externs", 1),
+        ("chat: {request: r, input: i, audio: true}\n", "MC901", "audio", 1),
+        ("chat: {request: r}\n", "MC902", "chat", 1),
         ("7: 8\n", "MC902", "7", 1),
         ("config: {}\nconfig: {}\n", "MC906", "c", 2),
         ("config: [1\nexterns: {}\n", "MC906", ":", 2),
@@ -97,6 +100,7 @@ PROGRAM = Program(
     configs=(Config("vocab", "llm.vocab"), Config("eos", "llm.eos"), Config("two", expr=Lit(2))),
     nodes=(Node("llm", "stateless"), Node("voc", "stateless")),
     externs=(ExternDecl("cut", (), ()),),
+    requests=(Request("chat", (Value(ValueId(0), "messages", Scalar("text"), "host"),), (("text", False),), Block()),),
 )
 
 
@@ -116,6 +120,9 @@ def test_what_the_model_declares_is_bound_and_nothing_else() -> None:
     assert against(GOOD.replace("  cut:", "  ct:")) == [("MC903", "cut"), ("MC904", "ct")]
     assert against(GOOD.replace("vocab:", "vocabs:")) == [("MC905", "llm.vocab")]
     assert against(GOOD.replace("config:\n  llm:", "config:\n  lm:")) == [("MC905", "llm.vocab"), ("MC905", "llm.eos")]
+    assert against(GOOD.replace("  text:", "  txt:")) == [("MC904", "txt")]
+    assert against(GOOD.replace("request: chat", "request: chta")) == [("MC904", "chta")]
+    assert against(GOOD.replace("input: messages", "input: message")) == [("MC904", "message")]
     assert against(GOOD.replace("checkpoint: lm", "checkpoint: ml")) == [("MC907", "ml")]
 
 

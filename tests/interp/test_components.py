@@ -239,6 +239,91 @@ def test_a_component_that_writes_another_number_of_entries_is_named() -> None:
         interpret(program(text), ComponentMachine({"lm": Lm()}, {}), {"ids": [3, 1, 4, 1, 5]})
 
 
+def sampled(settings: str, seed: int = 0, steps: int = 6) -> tuple[list[int], Outcome]:
+    """Ids drawn from a running model, each fed back."""
+    text = (
+        LM.replace("node lm", f"sampler pick({settings}) over main\nnode lm")
+        + f"""walk w(%0 ids: i64[dim.T]) {{
+  %1 l: f32[20], _ = invoke lm.read(%0) writes main
+  %2 first: i64[] = sample pick(%1) site "first"
+  loop words times {steps}
+    carry %3 token: i64[] = %2 then %5 -> %6 last: i64[]
+  do {{
+    emit %3 as text
+    %4 scores: f32[20] = invoke lm.step(%3) writes main
+    %5 token_2: i64[] = sample pick(%4) site "next"
+  }}
+}}
+request r(%0 ids: host i64[dim.T]) -> (text) {{
+  call w(%0)
+}}
+"""
+    )
+    out = interpret(program(text), ComponentMachine({"lm": Lm()}, {}), {"ids": [3, 1, 4, 1, 5]}, seed=seed)
+    return [int(x) for x in out.emitted("text")], out
+
+
+def test_draws_are_those_of_the_runtimes_sampler() -> None:
+    greedy, out = sampled("temperature = 0")
+    model, seen = Lm(), [3, 1, 4, 1, 5]
+    for token in greedy:
+
+        class Whole:
+            positions, last = torch.arange(len(seen)), torch.tensor([len(seen) - 1])
+
+            def attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
+                heads = (t.transpose(0, 1)[None] for t in (q, k, v))
+                return torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)[
+                    0
+                ].transpose(0, 1)
+
+        assert token == int(model.read(Whole(), torch.tensor(seen))[0].argmax())
+        seen.append(token)
+    assert out.draws["pick"][:-1] == tuple(greedy)
+    assert out.contexts["main"] == (5 + 6, 5 + 6)
+
+
+def test_draws_depend_on_the_seed_and_on_nothing_else() -> None:
+    hot = "temperature = 3.0, top_k = 12, repetition_penalty = 1.4"
+    assert sampled(hot, seed=4)[0] == sampled(hot, seed=4)[0]
+    assert len({tuple(sampled(hot, seed=s)[0]) for s in range(6)}) == 6
+    barred, _ = sampled("temperature = 3.0, suppress = 0..19 except [7, 8]", steps=12)
+    assert set(barred) == {7, 8}
+    first, _ = sampled("temperature = 0, suppress_first = 0..19 except 7", steps=3)
+    assert first[0] == 7
+    assert set(first[1:]) != {7}
+
+
+def test_noise_is_the_runtimes() -> None:
+    from mstarc_runtime.sampling import philox
+
+    text = """walk w(%0 n: host i64[]) {
+  loop l times 2 do {
+    %1 x: f32[2, 3] = noise site "x"
+    emit %1 as tensor
+  }
+}
+request r(%0 n: host i64[]) -> (tensor) {
+  call w(%0)
+}
+"""
+    out = interpret(program(text), ComponentMachine({"lm": Lm()}, {}), {"n": 1}, seed=9)
+    for j, found in enumerate(out.emitted("tensor")):
+        assert torch.equal(found, torch.from_numpy(philox.normals((2, 3), philox.DrawKey(9, "w/x", j))))
+
+
+def test_guidance() -> None:
+    machine = ComponentMachine({"lm": Lm()}, {})
+    v, a, b = torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.0, 2.0]])
+    plain = b + 2 * (a + 3 * (v - a) - b)
+    for renorm in ("global", "channel"):
+        assert torch.allclose(machine.guide((v, a, b, 3.0, 2.0, renorm, 0.0)), plain * (5 / plain.norm()), atol=1e-5)
+    assert torch.allclose(machine.guide((v, a, b, 3.0, 2.0, "global", 1.0)), plain)
+    text = a + 3 * (v - a)
+    text = text * (5 / text.norm())
+    assert torch.allclose(machine.guide((v, a, b, 3.0, 2.0, "text_channel", 0.0)), b + 2 * (text - b), atol=1e-5)
+
+
 def test_dense_attention_equals_torch() -> None:
     q, k, v = torch.randn(3, 4, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)
     due = torch.nn.functional.scaled_dot_product_attention(

@@ -27,6 +27,7 @@ node llm: transformer on kv {
   op step(token: i64[]) -> (logits: f32[100]) { attend causal positions seq }
   op peek(x: i64[]) -> (y: i64[]) { attend full positions same takes 3 frozen }
   op block(rows: f32[dim.N, 4]) -> () { attend full positions same advance 1 takes dim.N + 2 }
+  op still(rows: f32[dim.N, 4]) -> () { attend full positions same takes dim.N }
   op placed(rows: f32[dim.N, 4], place: host i64[3, dim.N], span: host i64[]) -> () {
     positions at at dim.place advance dim.span takes dim.N
   }
@@ -162,6 +163,13 @@ def test_length_and_position_advance_separately() -> None:
     assert out.contexts["main"] == (n + 8, n + 2)
 
 
+def test_same_without_advance_leaves_the_counter() -> None:
+    body = "  %1 rows: f32[5, 4] = invoke gen.make(%0)\n  invoke llm.still(%1) writes main\n  _ = invoke llm.step(%0) writes main"
+    machine, out = record(walk(body))
+    assert [call.positions for call in machine.calls[1:]] == [[0] * 5, [0]]
+    assert out.contexts["main"] == (6, 1)
+
+
 def test_positions_at_count_from_the_counter_and_advance_as_told() -> None:
     body = (
         READ
@@ -248,12 +256,17 @@ def test_a_fork_carries_the_ids_too() -> None:
             states.append(list(sampler.over))
             return super().sample(logits, sampler, key)
 
-    body = (
-        READ + '  _ = invoke llm.step(%0) writes copy\n  fork main from copy\n  %3 a: i64[] = sample penal(%2) site "a"'
-    )
+    body = """  _ = invoke llm.step(%0) writes copy
+  fork main from copy
+  _ = invoke llm.step(8) writes main
+  %1 l: f32[100] = invoke llm.step(9) writes copy
+  %2 a: i64[] = sample penal(%1) site "a"
+  drop main
+  %3 b: i64[] = sample penal(%1) site "b"
+"""
     parsed = program(walk(body))
     interpret(parsed, Spy(parsed, externs=IDS), {})
-    assert states == [[5]]
+    assert states == [[5, 8], []]
 
 
 def test_noise_has_the_shape_of_its_type_and_a_key_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mstarc_runtime.launch.backoff import Backoff
 from mstarc_runtime.launch.child import thread_env
 from mstarc_runtime.launch.lifesign import LifeSign, Silence

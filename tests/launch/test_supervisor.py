@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from mstarc_runtime.abi.linked import RankLink
 from mstarc_runtime.abi.messages import Finish, Freed, Items, Message, Open, Ready, Shutdown
 from mstarc_runtime.errors import LoadError, Unavailable
@@ -131,6 +132,7 @@ async def test_workers_talk_to_the_conductor_and_to_each_other(rig: Make, tcp: b
     ready = {rank: message.pools for rank, message in r.messages if isinstance(message, Ready)}
     assert {rank: pools["threads"][0] for rank, pools in ready.items()} == {0: 1, 1: 2}
     assert all(pools["torch"][0] == 0 and pools["pid"][0] == supervisor.pid(rank) for rank, pools in ready.items())
+    assert {pools["rings"][0] for pools in ready.values()} == {4}  # one per mapping: two peers, both ways
     big = np.arange(5000.0)
     for rank in (0, 1):
         assert supervisor.port.send(rank, supervisor.peers())
@@ -198,6 +200,40 @@ async def test_last_words_and_last_lines(rig: Make, monkeypatch: pytest.MonkeyPa
     assert order == ["freed"]  # a message sent before the exit comes before `on_exit`
     assert r.exits[0].code == 3 and r.exits[0].tail[-1] == "leaving on purpose"
     assert r.exits[0].text.endswith("\n  leaving on purpose")
+
+
+async def test_what_a_crashed_worker_had_sent_comes_before_its_death(rig: Make) -> None:
+    r = rig(1)
+    supervisor = await r.up()
+    order: list[str] = []
+    r.on_exit = lambda exit: order.append("freed" if (0, Freed(-7)) in r.messages else "too early")
+    process = supervisor._workers[0].process
+    assert process is not None
+    r.do(0, "speak and crash")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the event loop stands still
+    until = time.monotonic() + DEADLINE_S
+    while not supervisor.port._pending():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    process._look()
+    assert order == ["freed"]
+
+
+@pytest.mark.parametrize(("end", "status"), [("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", -9)])
+async def test_output_before_a_death_is_read_though_the_loop_was_busy(end: str, status: int) -> None:
+    lines: list[str] = []
+    statuses: list[int] = []
+    argv = [sys.executable, "-S", "-E", "-c", f"import os; os.write(1, b'one\\ntwo'); {end}"]
+    process = WorkerProcess(asyncio.get_running_loop(), argv, os.environ, [], lines.append, statuses.append)
+    try:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process._look()
+        assert not process.running
+        assert statuses == ([] if status > 0 else [-9])  # an orderly end leaves a moment for messages
+        await asyncio.wait_for(process.exited.wait(), DEADLINE_S)
+    finally:
+        process.abandon()
+    assert (lines, statuses) == (["one", "two"], [status])
 
 
 async def test_output_is_passed_on_and_the_last_50_lines_are_kept(rig: Make) -> None:

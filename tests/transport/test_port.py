@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import zmq
+
 from mstarc_runtime.abi.messages import Credit, Freed, Items, Message, Peers
 from mstarc_runtime.abi.values import WireError
 from mstarc_runtime.transport.base import CONDUCTOR, HELD_MAX, PeerTable, Received, Verdict
@@ -117,9 +118,12 @@ def test_messages_and_arrays_in_order(world: World) -> None:
     assert a.codec.ring_bytes > 0 and a.counters.sent == 300 and b.counters.received == 300
 
 
-def test_what_is_sent_may_change_afterwards(world: World) -> None:
+@pytest.mark.parametrize(
+    "size", [100, 1000, 50_000]
+)  # in the body, in the ring or a frame, a frame that zmq need not copy
+def test_what_is_sent_may_change_afterwards(world: World, size: int) -> None:
     a, b = world.two()
-    slot = np.zeros(1000)
+    slot = np.zeros(size)
     for i in range(5):
         slot[:] = i
         assert a.send(1, Items(i, "s", 0, 0, [slot]))
@@ -353,6 +357,24 @@ async def test_delivery_into_an_event_loop(world: World) -> None:
     a.send(1, Freed(-1))
     await asyncio.sleep(0.02)
     assert got[-1] != Freed(-1) and collect(b, 1) == [(0, Freed(-1))]
+
+
+async def test_a_handler_that_raises_does_not_stop_delivery(world: World) -> None:
+    """More than one batch is there when the loop wakes up, so no further edge of the socket follows."""
+    a, b = world.two()
+    got: list[Message] = []
+
+    def deliver(received: list[Received]) -> None:
+        got.extend(message for _, message in received)
+        raise RuntimeError("a handler's mistake")
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    b.attach(deliver)
+    await asyncio.sleep(0)
+    for i in range(3 * BATCH):
+        a.send(1, Freed(i))
+    time.sleep(0.1)  # the event loop stands still while they arrive
+    await until(lambda: len(got) == 3 * BATCH)
 
 
 async def test_faults_and_held_messages_reach_an_event_loop(world: World) -> None:

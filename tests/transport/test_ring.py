@@ -12,6 +12,7 @@ from collections import deque
 
 import numpy as np
 import pytest
+
 from mstarc_runtime.abi.values import WireError
 from mstarc_runtime.transport import memfile
 from mstarc_runtime.transport.ring import HEADER, RingReader, RingWriter, Slot, StaleRing, create
@@ -246,7 +247,7 @@ def test_a_killed_reader_is_replaced() -> None:
             size = 1 + seed * 977 % 6000
             slot = writer.write(content(seed, size).data)
             while slot is None:
-                assert process.stdout.read(1) == b".", "the reader failed a check"
+                assert process.stdout.read(1) == b".", f"the reader ended with {process.wait(5)} at message {seed}"
                 slot = writer.write(content(seed, size).data)
             os.write(write, SLOT.pack(slot.generation, slot.start, size, seed))
             seed += 1

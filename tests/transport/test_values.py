@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from mstarc_runtime.abi.values import Flat, WireError, flatten, is_array, restore, size_of
 
 DTYPES = [
@@ -61,6 +62,10 @@ def test_torch_tensors() -> None:
             assert isinstance(found, torch.Tensor)
             assert found.dtype == dtype and found.shape == tensor.shape
             assert torch.equal(found.float(), tensor.float())
+    lazy = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    for view in (lazy, lazy.imag, torch.ones(3, requires_grad=True)):
+        found = back(flatten(view))
+        assert isinstance(found, np.ndarray) and found.tolist() == view.tolist()
     with pytest.raises(WireError, match="cannot travel"):
         flatten(torch.eye(3).to_sparse())
 

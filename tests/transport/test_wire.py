@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 import pytest
+
 from mstarc_runtime.abi import messages as m
 from mstarc_runtime.abi.values import WireError
 from mstarc_runtime.transport.ring import RingReader, RingWriter, create

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,6 +64,14 @@ def scattered(count: int) -> list[int]:
     return [number for number in order if number < count]
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on the host from calloc, so that memory is taken page by page as it is used, and start-up does not fill gigabytes."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)
+
+
 class PagedPool:
     """Pages of one geometry on one device.
 
@@ -86,7 +95,7 @@ class PagedPool:
         self.page_size = page_size
         self.poison = poison
         shape = (geometry.layers, 2 * geometry.kv_heads, pages * page_size, geometry.head_dim)
-        self.data: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.data: Tensor = _zeros(shape, dtype, torch.device(device))
         self._refs = [0] * pages
         self._free = scattered(pages)[::-1]  # a stack
         self._place = [0] * pages  # where a free page is in the stack

@@ -45,6 +45,8 @@ class Settings:
     ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("suppress", "suppress_first", "ends"):  # lists come from JSON
+            object.__setattr__(self, name, tuple(map(int, getattr(self, name))))
         checks = (
             ("temperature", 0.0 <= self.temperature < float("inf"), "at least 0"),
             ("top_k", self.top_k >= 0, "at least 0"),
@@ -115,10 +117,9 @@ def draw(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     if not bool(best.isfinite().all()):
         raise BadLogits([n for n, fine in enumerate(best.isfinite().tolist()) if not fine])
     random = [n for n, row in enumerate(rows) if row.settings.temperature > 0.0]
-    if random:
-        chosen = rows if len(random) == len(rows) else [rows[n] for n in random]
-        picked = logits if len(random) == len(rows) else logits[random]
-        ids[random] = _stochastic(picked.double(), chosen)
+    numbers = uniforms([rows[n].key for n in random]).tolist()
+    for n, number in zip(random, numbers, strict=True):
+        ids[n] = _draw_row(logits[n].float(), rows[n].settings, number)
     for row, drawn in zip(rows, ids, strict=True):
         row.history.append(drawn)
     return ids
@@ -178,53 +179,49 @@ def _id_table(ids: tuple[int, ...], vocab: int, device: str) -> Tensor:
 # -------------------------------------------------------------------------------------------------------------------- draws
 
 
-def _stochastic(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Rows with a temperature, f64 [R, vocab] -> ids [R]."""
-    device = logits.device
-    temperature = torch.tensor([row.settings.temperature for row in rows], dtype=torch.float64, device=device)
-    scores = (logits - logits.amax(dim=-1, keepdim=True)) / temperature[:, None]
-    weights = scores.exp()
-    vocab = logits.shape[1]
-    limits = [(min(row.settings.top_k or vocab, vocab), row.settings.top_p) for row in rows]
-    cut = [n for n, (top_k, top_p) in enumerate(limits) if top_k < vocab or top_p < 1.0]
-    if cut:
-        top_k = torch.tensor([limits[n][0] for n in cut], device=device)
-        top_p = torch.tensor([limits[n][1] for n in cut], dtype=torch.float64, device=device)
-        if len(cut) == len(rows):
-            weights.masked_fill_(~_kept(scores, weights, top_k, top_p), 0.0)
-        else:
-            weights[cut] = weights[cut].masked_fill(~_kept(scores[cut], weights[cut], top_k, top_p), 0.0)
-    total = weights.cumsum(dim=-1)
-    number = torch.from_numpy(uniforms([row.key for row in rows])).to(device)
-    found = torch.searchsorted(total, (number * total[:, -1])[:, None], right=True)[:, 0]
-    last = vocab - 1 - (weights > 0).to(torch.uint8).flip(-1).argmax(dim=-1)
-    return torch.minimum(found, last)  # rounding may leave no sum above number · total
+def _draw_row(logits: Tensor, settings: Settings, number: float) -> Tensor:
+    """One draw from logits f32 [vocab]: the id where the weights, summed in id order, pass `number` of their total; i64 []."""
+    vocab, best = len(logits), logits.max()
+    top_k = min(settings.top_k or vocab, vocab)
+    if top_k == vocab and settings.top_p >= 1.0:
+        ids, weights = None, ((logits - best) / settings.temperature).exp()
+    else:
+        ids = _kept(logits, best, top_k, settings)
+        weights = ((logits[ids].double() - best) / settings.temperature).exp()
+    sums = weights.cumsum(0, dtype=torch.float64)
+    place = torch.searchsorted(sums, number * sums[-1], right=True)
+    place = torch.minimum(place, torch.searchsorted(sums, sums[-1]))  # rounding must not pass the last id with a weight
+    return place if ids is None else ids[place]
 
 
-def _kept(scores: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Which ids remain after top-k and top-p, bool [R, vocab]. top-p keeps an id if the larger ones sum to less than top_p."""
-    vocab = scores.shape[1]
-    limited = int(torch.where(top_k < vocab, top_k, 1).max())
-    count = min(vocab, max(_CANDIDATES, limited))
-    best, counts, enough = _cut(scores, weights, top_k, top_p, count)
-    if count < vocab and not bool(enough.all()):  # flat rows: their cut lies beyond the candidates
-        best, counts, _ = _cut(scores, weights, top_k, top_p, vocab)
-    lowest = best.gather(1, (counts - 1)[:, None])
-    kept = scores >= lowest
-    surplus = kept.sum(dim=-1) - counts
-    for n in surplus.nonzero()[:, 0].tolist():  # ties at the cut: the lowest ids stay
-        ties = (scores[n] == lowest[n]).nonzero()[:, 0]
-        kept[n, ties[len(ties) - int(surplus[n]) :]] = False
-    return kept
+def _kept(logits: Tensor, best: Tensor, top_k: int, settings: Settings) -> Tensor:
+    """The ids that remain after top-k and top-p, in order. Of ids with the lowest kept logit, the lowest ids stay."""
+    vocab = len(logits)
+    count = min(vocab, max(_CANDIDATES, top_k if top_k < vocab else 0))
+    lowest, stays = _cut(logits, best, top_k, count, settings)
+    if stays == count < min(top_k, vocab):  # a flat row: its cut lies beyond the candidates
+        lowest, stays = _cut(logits, best, top_k, vocab, settings)
+    ids = (logits >= lowest).nonzero()[:, 0]
+    surplus = len(ids) - stays
+    if surplus:
+        ties = (logits[ids] == lowest).nonzero()[:, 0]
+        ids[ties[-surplus:]] = vocab
+        ids = ids[ids < vocab]
+    return ids
 
 
-def _cut(scores: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` largest scores in order [R, count], how many of them stay [R], and whether that is certain [R]."""
-    best = scores.topk(count, dim=-1).values
-    among = torch.arange(count, device=scores.device) < top_k[:, None]
-    mass = best.exp() * among
-    total = torch.where(top_k <= count, mass.sum(dim=-1), weights.sum(dim=-1))
-    before = mass.cumsum(dim=-1) - mass
-    stays = among & ((before < (top_p * total)[:, None]) | (top_p >= 1.0)[:, None])
-    counts = stays.sum(dim=-1).clamp(min=1)
-    return best, counts, (counts < count) | (top_k <= count) | (count == scores.shape[1])
+def _cut(logits: Tensor, best: Tensor, top_k: int, count: int, settings: Settings) -> tuple[Tensor, int]:
+    """The smallest logit that stays and how many stay, looking at the `count` largest.
+
+    top-p keeps an id if those before it sum to less than top_p of what top-k has left.
+    """
+    largest = logits.topk(count).values[:top_k]
+    if settings.top_p >= 1.0:
+        return largest[-1], len(largest)
+    mass = ((largest.double() - best) / settings.temperature).exp()
+    if top_k <= count:
+        total = mass.sum()
+    else:
+        total = ((logits - best) / settings.temperature).exp().sum(dtype=torch.float64)
+    stays = max(1, int((mass.cumsum(0) - mass < settings.top_p * total).sum()))
+    return largest[stays - 1], stays

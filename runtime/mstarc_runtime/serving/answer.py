@@ -53,23 +53,21 @@ class Answer:
         self.usage: Usage | None = None
 
     async def pieces(self) -> AsyncGenerator[Text | Audio, None]:
-        """Text and audio as they come. Raises the request's error; if iteration stops before the end, the request is cancelled."""
-        try:
-            async for event in self._run.events():
-                piece = self._piece(event)
-                if piece is not None:
-                    yield piece
-                if self._cutter.hit:
-                    break
-            self._ended = not self._cutter.hit
-            if self._ended:
-                rest = self._cutter.push(self._reader.finish())
-                rest += self._cutter.finish()
-                if rest:
-                    yield Text(rest)
-            self._conclude()
-        finally:
-            self._run.cancel()  # nothing, if it has ended
+        """Text and audio as they come; a stop string cancels the rest of the request. Raises the request's error."""
+        async for event in self._run.events():
+            piece = self._piece(event)
+            if self._cutter.hit:
+                self._run.cancel()
+            if piece is not None:
+                yield piece
+            if self._cutter.hit:
+                break
+        self._ended = not self._cutter.hit
+        if self._ended:
+            rest = self._cutter.push(self._reader.finish()) + self._cutter.finish()
+            if rest:
+                yield Text(rest)
+        self._conclude()
 
     def _piece(self, event: Event) -> Text | Audio | None:
         if event.modality == "text":
@@ -87,7 +85,7 @@ class Answer:
         return None
 
     def _conclude(self) -> None:
-        """Set finish_reason and usage from what the ranks reported."""
+        """Set finish_reason and usage from what the ranks reported: how long a context got is known once its walk has ended."""
         outcome, surface = self._run.outcome, self._surface
         cause = "stop" if self._cutter.hit or not surface.finish else outcome.causes.get(surface.finish)
         if cause not in _REASONS:

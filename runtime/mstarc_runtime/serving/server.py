@@ -86,7 +86,6 @@ async def _serve(
             raise error
         status.fail(f"`{engine.linked.model}` cannot be served: {error}")
         return FAILED
-    service.loading = ""
     status.loaded(engine.linked.model)
     print(f"serving {engine.linked.model} on {where}", flush=True)
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -40,6 +40,7 @@ class Service:
         self.metrics = Metrics(engine)
         self.loading = ""  # what the ranks load at the moment
         self.draining = False
+        self._started = False
         self._runs: set[RequestRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -49,8 +50,11 @@ class Service:
         if self.draining:
             return "the server is shutting down"
         if self.engine.ready:
+            self._started = True
             return ""
-        return f"loading: {self.loading}" if self.loading else "a worker is starting"
+        if self.loading and not self._started:
+            return f"loading: {self.loading}"
+        return "a worker is not running or not ready"
 
     def note_loading(self, message: Loading) -> None:
         """Keep what is loading, for `/ready`."""
@@ -74,8 +78,8 @@ class Service:
     ) -> AsyncIterator[RequestRun]:
         """An admitted request, cancelled when the client leaves, also while it waits for room, and when the block ends."""
         why = self.why_not_ready()
-        if why:
-            raise Unavailable(why)
+        if why and (self.draining or not self._started):
+            raise Unavailable(why)  # later the engine itself says why
         work = self.engine.submit(entry, inputs, params, wants, seed, self.options.deadline_s)
         run = await client.race(work, lambda late: late.cancel())
         self._runs.add(run)
@@ -90,11 +94,10 @@ class Service:
                 self._idle.set()
 
     async def drain(self) -> None:
-        """Take no more requests; give those that run `grace_s` to end, then stop them."""
+        """Take no more requests; wait until those that run have ended, at most `grace_s`."""
         self.draining = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), self.options.grace_s)
-        self.abort("the server is shutting down")
 
     def abort(self, why: str) -> None:
         """Stop what runs; its clients get the reason."""

@@ -26,7 +26,7 @@ class Status:
         done = sum(step.done for step in self._steps.values())
         total = sum(step.total for step in self._steps.values()) or 1
         bar = "█" * round(20 * done / total)
-        self._rewrite(f"loading {bar:░<20} rank {message.rank}: {message.what}"[:100])
+        self._rewrite(f"{bar:░<20} rank {message.rank}: {message.what}"[:100])
 
     def loaded(self, what: str) -> None:
         """Everything is there."""

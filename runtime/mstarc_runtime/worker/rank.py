@@ -216,7 +216,7 @@ class Rank:
         if end is None:
             link = self._streams[stream]
             cut = self.externs[link.args["cut"]] if link.policy == "phrase" else None
-            chunker: Chunker[Any] = Chunker(policy_of(link.policy, link.args), link.at_end)
+            chunker: Chunker[Any] = Chunker(policy_of(link.policy, link.args), link.at_end, self.arrays.zeros_like)
             end = StreamIn(self, session, stream, scope, chunker, cut, link.source)
             session.ins[key] = end
         return end
