@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+
 from mstarc_runtime.engines.component import Checkpoint
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]

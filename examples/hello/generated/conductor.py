@@ -1,4 +1,6 @@
-"""The conductor of `hello`: a coroutine per request program. Written by mstarc; do not edit."""
+"""The conductor of `hello`: a coroutine per request and arm. Written by mstarc; do not edit."""
+
+from typing import Any
 
 from mstarc_runtime.program import ConductorProgram, Entry, Input, Need, Param, RequestRun, Steps
 
@@ -6,11 +8,10 @@ from mstarc_runtime.program import ConductorProgram, Entry, Input, Need, Param, 
 class Hello(ConductorProgram):
     MODEL = "hello"
     PARAMS = (Param("max_steps", "int", default=10, low=1, high=1000),)
-    ENTRIES = (Entry("sums", inputs=(Input("start", "tensor", dtype="i64"),), outputs=(("scalar", False), ("tensor", False))),)
-    ARMS = {
-        "sums_counting": (("numbers",), ()),
-        "sums_adding": ((), ("numbers",)),
-    }
+    ENTRIES = (
+        Entry("sums", inputs=(Input("start", "tensor", dtype="i64"),), outputs=(("scalar", False), ("tensor", False))),
+    )
+    ARMS = {"sums_counting": (("numbers",), ()), "sums_adding": ((), ("numbers",))}
 
     def sums(self, request: RequestRun) -> Steps:
         """request sums(start: i64) -> scalar, tensor"""
@@ -20,7 +21,7 @@ class Hello(ConductorProgram):
         )
         return ()
 
-    def sums_counting(self, request: RequestRun, start: object) -> Steps:
+    def sums_counting(self, request: RequestRun, start: Any) -> Steps:
         """arm counting"""
         yield request.walk("count", start, closes=("numbers",))
         return ()
@@ -30,7 +31,7 @@ class Hello(ConductorProgram):
         yield request.walk("add")
         return ()
 
-    def count_need(self, request: RequestRun, need: Need, start: object) -> None:
+    def count_need(self, request: RequestRun, need: Need, start: Any) -> None:
         """walk count writes no context"""
 
     def add_need(self, request: RequestRun, need: Need) -> None:

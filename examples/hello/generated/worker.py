@@ -10,7 +10,7 @@ class Hello(WorkerProgram):
     def count(self, walk: Walk, start: Array) -> Steps:
         """walk count(start: i64)"""
         n = yield walk.call("counter.first", start)
-        (n_2,) = yield walk.loop("counting", self.count_counting, "max", walk.params.max_steps, carry=(n,))
+        yield walk.loop("counting", self.count_counting, "max", walk.params.max_steps, carry=(n,))
         return ()
 
     def count_counting(self, b: Batch, n: Array) -> tuple[Array, ...]:
@@ -18,8 +18,8 @@ class Hello(WorkerProgram):
         (n,) = b.stop(n == b.config.limit, carried=(n,), live=(n,))
         b.emit("tensor", n)
         b.send("numbers", n)
-        n_3 = b.call("counter.next", n)
-        return (n_3,)
+        n_2 = b.call("counter.next", n)
+        return (n_2,)
 
     def add(self, walk: Walk) -> Steps:
         """walk add()"""

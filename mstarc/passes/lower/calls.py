@@ -1,44 +1,44 @@
-"""Matching a call's arguments against ports: arity, types, dims (unified per call), phases and contexts."""
+"""Matching the arguments of one call against ports: arity, types, dims (unified per call), phases, absence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from mstarc.diagnostics import rules
-from mstarc.diagnostics.core import Collector, Label
+from mstarc.diagnostics.core import Label
 from mstarc.ir import core
-from mstarc.ir.types import Chunk, Enum, Expr, Media, Parts, Ref, Scalar, Struct, Tensor, Type
-from mstarc.passes.lower.dims import free_dims, may_equal, substitute, type_text
-from mstarc.passes.lower.expressions import Typed
-from mstarc.passes.lower.symbols import Symbols
+from mstarc.ir.types import Enum, Expr, Media, Parts, Scalar, Struct, Tensor, Type
+from mstarc.passes.lower.dims import Dims, map_dims, substituted
+from mstarc.passes.lower.expressions import Expressions
+from mstarc.passes.lower.typed import FLOATS, INTS, Typed, content, is_optional, type_text
 from mstarc.source import Span
 from mstarc.syntax import ast
 
 
 class Matcher:
-    """Matches arguments of one call. `bound` maps the callee's free dims to the caller's."""
+    """Matches arguments of one call of `callee`. Its free dims become open dims of the caller, one each a call."""
 
-    def __init__(
-        self, symbols: Symbols, report: Collector, callee: str, span: Span, loose: AbstractSet[str] = frozenset()
-    ) -> None:
-        self.symbols = symbols
-        self.report = report
-        self.callee = callee
-        self.span = span
-        self.loose = loose  # dims of the caller that host code decides: they may equal anything
-        self.bound: dict[str, Expr] = {}
+    def __init__(self, expressions: Expressions, callee: str, span: Span) -> None:
+        self._expressions = expressions
+        self._symbols = expressions.symbols
+        self._report = expressions.report
+        self._dims: Dims = expressions.scope.dims
+        self._callee = callee
+        self._span = span
+        self._bound: dict[str, Expr] = {}
 
-    def arrange(self, ports: Sequence[core.Port], args: Sequence[ast.Arg]) -> list[ast.Expr | None] | None:
-        """One tree per port, None for an optional port left out; None (and a finding) if they do not fit."""
+    # -------------------------------------------------------------------------------------------------------------- arity
+
+    def arrange(
+        self, ports: Sequence[core.Port], args: Sequence[ast.Arg], all_due: bool = False
+    ) -> list[ast.Expr | None] | None:
+        """One tree per port, None for an optional port left out (unless all are due); None, and MC004, if they do not fit."""
         placed: dict[str, ast.Expr] = {}
         names = [port.name for port in ports]
         for k, arg in enumerate(args):
-            value = arg.value
             if arg.name is not None:
                 if arg.name.text not in names:
-                    self.symbols.unknown(arg.name, f"parameter of `{self.callee}`", names)
+                    self._symbols.unknown(arg.name, f"parameter of `{self._callee}`", names)
                     return None
                 name = arg.name.text
             elif k < len(names):
@@ -47,127 +47,118 @@ class Matcher:
                 self._wrong_count(ports, len(args))
                 return None
             if name in placed:
-                self.report.report(rules.MC004, f"`{self.callee}` is given `{name}` twice", value.span, subject=name)
+                message = f"`{self._callee}` is given `{name}` twice"
+                self._report.report(rules.MC004, message, arg.span, subject=name)
                 return None
-            placed[name] = value
-        missing = [port.name for port in ports if port.name not in placed and not _optional(port.type)]
+            placed[name] = arg.value
+        missing = [port.name for port in ports if port.name not in placed and (all_due or not is_optional(port.type))]
         if missing:
             self._wrong_count(ports, len(args), missing)
             return None
         return [placed.get(name) for name in names]
 
     def _wrong_count(self, ports: Sequence[core.Port], given: int, missing: Sequence[str] = ()) -> None:
-        signature = ", ".join(f"{port.name}: {type_text(port.type)}" for port in ports)
+        signature = ", ".join(f"{port.name}: {'host ' if port.host else ''}{type_text(port.type)}" for port in ports)
         lacks = f": {', '.join(f'`{name}`' for name in missing)} is missing" if missing else ""
-        self.report.report(
+        are = "is" if given == 1 else "are"
+        self._report.report(
             rules.MC004,
-            f"`{self.callee}` takes {len(ports)} arguments, {given} are given{lacks}",
-            self.span,
-            notes=(f"it is declared as {self.callee}({signature})",),
+            f"`{self._callee}` takes {_many(len(ports), 'argument')}, {given} {are} given{lacks}",
+            self._span,
+            notes=(f"it is declared as {self._callee}({signature})",),
             help="several contexts stand in parentheses: `writes (a, b)`" if given > len(ports) else None,
-            subject=self.callee,
+            subject=self._callee,
         )
 
+    # --------------------------------------------------------------------------------------------------------- one argument
+
     def check(self, port: core.Port, arg: Typed) -> None:
-        """One argument against its port: phase, optionality, type."""
+        """One argument against its port: phase, absence, type."""
         if port.host and not arg.host:
-            self.report.report(
-                rules.MC305, f"`{port.name}` of `{self.callee}` is a host parameter", arg.span, "a device value"
-            )
+            message = f"`{port.name}` of `{self._callee}` is a host parameter"
+            self._report.report(rules.MC305, message, arg.span, "a device value")
             return
-        if arg.optional and not _optional(port.type):
-            self.report.report(
+        if arg.optional and not is_optional(port.type):
+            self._report.report(
                 rules.MC301,
-                f"`{port.name}` of `{self.callee}` needs a value, and this one may be absent",
+                f"`{port.name}` of `{self._callee}` needs a value, and this one may be absent",
                 arg.span,
-                "bound under `when` or after the end of a stream",
+                "bound under `when`, optional, or after the end of a stream",
                 help="make the parameter optional (`?`), or bind the value on every path",
             )
             return
-        if not self._fits(port.type, arg.type):
-            self.report.report(
-                rules.MC007,
-                f"`{port.name}` of `{self.callee}` is {type_text(self._shown(port.type))}, the argument is {type_text(arg.type)}",
-                arg.span,
-                f"this is {type_text(arg.type)}",
-                secondary=(Label(self.span, "in this call"),) if self.span != arg.span else (),
-            )
+        due = self.instance(port.type)
+        if port.host and port.name in self._bound:
+            self._dims.unify(self._bound[port.name], arg.expr)
+        elif port.host:
+            self._bound[port.name] = arg.expr
+        if arg.type is None or self._fits(due, content(arg.type)):
+            return
+        self._report.report(
+            rules.MC007,
+            f"`{port.name}` of `{self._callee}` is {type_text(port.type)}, the argument is {self._text(arg.type)}",
+            arg.span,
+            f"this is {self._text(arg.type)}",
+            secondary=(Label(self._span, "in this call"),) if self._span != arg.span else (),
+        )
 
-    def _shown(self, kind: Type) -> Type:
-        return self.result(kind) if isinstance(kind, Tensor) else kind
+    def accept(self, name: str, due: Type, value: Typed) -> None:
+        """A walk's result against its declared type, whose dims are the walk's own."""
+        if value.optional and not is_optional(due):
+            message = f"the result `{name}` of walk `{self._callee}` may be absent"
+            help_text = "declare it optional (`?`), or bind it on every path"
+            self._report.report(rules.MC301, message, self._span, help=help_text, subject=name)
+        elif value.type is not None and not self._fits(due, content(value.type)):
+            message = f"the result `{name}` of walk `{self._callee}` is declared {type_text(due)} and bound as {self._text(value.type)}"
+            self._report.report(rules.MC007, message, self._span, subject=name)
 
-    def _fits(self, wanted: Type, given: Type | None) -> bool:
-        match wanted, given:
-            case _, None:
-                return True
-            case Tensor(), Chunk(item=item):
-                return self._chunk_fits(wanted, item)
+    def _text(self, kind: Type) -> str:
+        return type_text(self._dims.resolved(kind))
+
+    def _fits(self, due: Type, given: Type | None) -> bool:
+        """Whether a value of the type `given` can be passed where `due` is declared; adds the equations of their dims."""
+        match due, given:
             case Tensor(), Tensor():
-                return self._tensor_fits(wanted, given)
-            case Tensor(dims=()), Scalar(name):
-                return name in ("int", "float", "bool")
-            case Tensor(), _:
-                return False
-            case Scalar(name), Scalar(other):
-                return name == other or (name == "float" and other == "int")
+                alike = due.dtype == given.dtype or (due.dtype in FLOATS and given.dtype in FLOATS)
+                return alike and self._dims.same(due, given)
+            case Tensor(dtype, ()), Scalar(name):
+                return name in _HOLDS.get(dtype, ())
             case Scalar("text"), Enum():
                 return True
-            case Scalar("int"), Tensor(dtype, ()):
-                return dtype in ("i64", "i32")
-            case Scalar("float"), Tensor(dtype, ()):
-                return dtype in ("f32", "f16", "bf16", "i64", "i32")
-            case Scalar("bool"), Tensor("bool", ()):
-                return True
+            case Scalar(name), Scalar(other):
+                return name == other or (name == "float" and other == "int")
+            case Scalar(name), Tensor(dtype, ()):
+                return dtype in _READS.get(name, ())
             case Struct(name), Struct(other):
-                return name == other
-            case Parts(members), Parts(others):
+                return name == other and self._dims.same(due, given)
+            case (Parts(members), Parts(others)) | (Enum(members), Enum(others)):
                 return set(others) <= set(members)
             case Media(modality), Media(other):
                 return modality == other
-            case Enum(members), Enum(others):
-                return set(others) <= set(members)
             case _:
                 return False
 
-    def _chunk_fits(self, wanted: Tensor, item: Type) -> bool:
-        if not isinstance(item, Tensor) or wanted.dtype != item.dtype:
-            return False
-        if len(wanted.dims) == len(item.dims) + 1:
-            self._dim_fits(wanted.dims[0], Ref("dim", "chunk"))
-            return all(self._dim_fits(a, b) for a, b in zip(wanted.dims[1:], item.dims, strict=True))
-        return len(wanted.dims) == len(item.dims) and all(map(self._dim_fits, wanted.dims, item.dims))
+    # --------------------------------------------------------------------------------------------------------------- dims
 
-    def _tensor_fits(self, wanted: Tensor, given: Tensor) -> bool:
-        if wanted.dtype != given.dtype and not _floats(wanted, given):
-            return False
-        return len(wanted.dims) == len(given.dims) and all(map(self._dim_fits, wanted.dims, given.dims))
+    def instance(self, kind: Type) -> Type:
+        """A type of the callee in the caller's dims."""
+        return substituted(kind, self._dim)
 
-    def _dim_fits(self, wanted: Expr, given: Expr) -> bool:
-        """Unify one dim: a free dim of the callee takes the caller's, anything else must be equal to it."""
-        if isinstance(wanted, Ref) and wanted.scope == "dim":
-            first = self.bound.setdefault(wanted.name, given)
-            return self._may_equal(first, given)
-        here = substitute(wanted, self.bound)
-        if any(name not in self.bound for name in free_dims(Tensor("i64", (wanted,)))):
-            return True  # bound by another argument, or solved only at run time
-        return (isinstance(given, Ref) and given.name == "chunk") or self._may_equal(here, given)
-
-    def _may_equal(self, a: Expr, b: Expr) -> bool:
-        free = free_dims(Tensor("i64", (a, b)))
-        return may_equal(a, b) or any(name in self.loose for name in free)
-
-    def result(self, kind: Type) -> Type:
-        """A result's type in the caller's dims."""
-        if not isinstance(kind, Tensor):
-            return kind
-        return replace(kind, dims=tuple(substitute(dim, self.bound) for dim in kind.dims))
+    def _dim(self, name: str) -> Expr:
+        if name not in self._bound:
+            self._bound[name] = self._dims.fresh(name)
+        return self._bound[name]
 
 
-def _optional(kind: Type) -> bool:
-    return bool(getattr(kind, "optional", False))
+#: what a tensor without dims can be made from, and what a host parameter can be read from
+_HOLDS = {dtype: ("int", "float") for dtype in FLOATS} | {dtype: ("int",) for dtype in INTS} | {"bool": ("bool",)}
+_READS = {"int": INTS, "float": (*FLOATS, *INTS), "bool": ("bool",)}
 
 
-def _floats(a: Tensor, b: Tensor) -> bool:
-    """f32, bf16 and f16 pass for each other: engines convert at the port."""
-    floating = ("f32", "bf16", "f16")
-    return a.dtype in floating and b.dtype in floating
+def without_vars(kind: Type, hidden: Callable[[Expr], bool], dims: Dims) -> Type:
+    """The type with open dims where a dim reads a value that is hidden at the place of use."""
+    return map_dims(kind, lambda dim: dims.fresh("n") if hidden(dims.resolve(dim)) else dim)
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,16 +1,13 @@
-"""Expressions: names resolved, types and phases known. What an expression *does* (op calls) is left to the statement lowering."""
+"""Expressions: names resolved, types and phases known. What a call *does* is left to the unit that the expression stands in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.types import (
-    Apply,
-    Binary,
     Chunk,
     Enum,
     Expr,
@@ -19,329 +16,287 @@ from mstarc.ir.types import (
     Index,
     ListOf,
     Lit,
-    Phase,
+    Parts,
     Ref,
     Scalar,
     Slice,
     Struct,
     Tensor,
     Type,
-    Unary,
 )
-from mstarc.passes.lower.dims import may_equal, type_text
+from mstarc.passes.lower import operators
+from mstarc.passes.lower.builtins import Builtins
+from mstarc.passes.lower.dims import Dims
 from mstarc.passes.lower.symbols import BUILTINS, Symbols
+from mstarc.passes.lower.typed import (
+    BOOL,
+    FLOAT,
+    INT,
+    TEXT,
+    Typed,
+    as_optional,
+    content,
+    is_truth,
+    joint_phase,
+    number_of,
+    poison,
+    type_text,
+)
 from mstarc.source import Span
 from mstarc.syntax import ast
 
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """A lowered expression. type None = not known (a config value, or poisoned by an error): it fits everywhere."""
-
-    expr: Expr
-    type: Type | None
-    phase: Phase
-    span: Span
-
-    @property
-    def host(self) -> bool:
-        return self.phase == "host"
-
-    @property
-    def optional(self) -> bool:
-        return getattr(self.type, "optional", False)
-
-
-POISON = Lit(0)
-INT, FLOAT, BOOL = Scalar("int"), Scalar("float"), Scalar("bool")
 CHUNK_FIELDS: Mapping[str, Scalar] = {"new": INT, "index": INT, "first": BOOL, "tail": BOOL}
-BUILTIN_ARITY: Mapping[str, tuple[int, int]] = {
-    "given": (1, 1),
-    "wants": (1, 1),
-    "present": (1, 1),
-    "last": (2, 2),
-    "linspace": (3, 3),
-    "shift": (2, 2),
-    "guide": (3, 7),
-    "len": (1, 1),
-    "min": (2, 9),
-    "max": (2, 9),
-}
 
-#: resolves a bare name of the surrounding scope (a value, a dim, `iter`); None if it has none of that name
-Lookup = Callable[[ast.Name], Typed | None]
-#: lowers a call that is not of a built-in; None if calls may not stand here
-Calls = Callable[[ast.Call], Typed]
+
+class Scope(Protocol):
+    """Where an expression stands: what its names and calls mean there."""
+
+    dims: Dims
+
+    def lookup(self, name: ast.Name) -> Typed | None:
+        """A name of this scope (a value, a dim, `iter`); None if it has none of that name."""
+        ...
+
+    def call_value(self, tree: ast.Call) -> Typed | None:
+        """The one value of a call that is not of a built-in; None if calls cannot stand here."""
+        ...
 
 
 class Expressions:
-    """Lowers expressions of one scope. `lookup` and `calls` come from it."""
+    """Lowers expressions of one scope. Every error is reported once and gives a poisoned value."""
 
-    def __init__(self, symbols: Symbols, report: Collector, lookup: Lookup, calls: Calls | None) -> None:
+    def __init__(self, symbols: Symbols, report: Collector, scope: Scope) -> None:
         self.symbols = symbols
         self.report = report
-        self.lookup = lookup
-        self.calls = calls
+        self.scope = scope
+        self.builtins = Builtins(self)
 
-    def lower(self, tree: ast.Expr) -> Typed:
-        """One expression; errors are reported once and give a poisoned value."""
+    # ----------------------------------------------------------------------------------------------------- what is needed
+
+    def value(self, tree: ast.Expr, due: Type | None = None) -> Typed:
+        """An expression that has a value on every path: MC301 if it may be absent."""
+        return self.there(self.lower(tree, due))
+
+    def there(self, found: Typed) -> Typed:
+        """The same value; poisoned, after MC301, if it may be absent."""
+        if not found.optional:
+            return found
+        self.report.report(
+            rules.MC301,
+            "this value may be absent",
+            found.span,
+            "bound under `when`, optional, or after the end of a stream",
+            help="pass it to a parameter of type `T?`, or test it with `present(x)`",
+        )
+        return poison(found.span, found.phase)
+
+    def host(self, tree: ast.Expr, what: str, due: Type | None = None) -> Typed:
+        """A value that the host knows: MC305 otherwise."""
+        found = self.value(tree, due)
+        if found.host:
+            return found
+        self.report.report(
+            rules.MC305,
+            f"{what} depends on a device value",
+            found.span,
+            "known only on the device",
+            help="only `stop when` and a stream's `where` may read device values",
+        )
+        return poison(found.span)
+
+    def number(self, tree: ast.Expr, what: str) -> Typed:
+        """A host number: MC007 otherwise."""
+        found = self.host(tree, what)
+        if found.type is None or number_of(found.type) in ("int", "float"):
+            return found
+        self.mismatch(f"{what} is {type_text(found.type)}, not a number", found.span)
+        return poison(found.span)
+
+    def condition(self, tree: ast.Expr, what: str) -> Typed:
+        """A host truth value: MC305 or MC007 otherwise."""
+        found = self.host(tree, what)
+        if is_truth(found.type):
+            return found
+        self.mismatch(f"{what} is {type_text(found.type)}, not a bool", found.span)
+        return poison(found.span)
+
+    def mismatch(self, message: str, span: Span, label: str = "") -> None:
+        self.report.report(rules.MC007, message, span, label)
+
+    # -------------------------------------------------------------------------------------------------------- expressions
+
+    def lower(self, tree: ast.Expr, due: Type | None = None) -> Typed:
+        """One expression. `due` is the type that is wanted: it gives members of an enum their meaning."""
         match tree:
             case ast.Number(value, span) | ast.Text(value, span) | ast.Bool(value, span):
                 return Typed(Lit(value), _literal_type(value), "host", span)
             case ast.Path():
-                return self._path(tree)
+                return self._path(tree, due)
             case ast.Call():
                 return self._call(tree)
             case ast.Unary(op, x, span):
-                return self._unary(op, self.lower(x), span)
-            case ast.Binary(op, a, b, span):
-                return self._binary(op, self.lower(a), self.lower(b), span)
+                return operators.unary(self, op, self.value(x), span)
+            case ast.Binary():
+                return self._binary(tree)
             case ast.IfThen():
-                return self._conditional(tree)
+                return self._conditional(tree, due)
             case ast.Sub():
                 return self._subscript(tree)
             case ast.ListOf(items, span):
-                parts = [self.lower(item.value) for item in items]
-                return Typed(ListOf(tuple(p.expr for p in parts)), None, _phase(*parts), span)
+                parts = [self.value(item.value) for item in items]
+                return Typed(ListOf(tuple(p.expr for p in parts)), None, joint_phase(*parts), span)
 
-    def host(self, tree: ast.Expr, where: str) -> Typed:
-        """An expression that must be known on the host."""
-        found = self.lower(tree)
-        if not found.host:
+    def _binary(self, tree: ast.Binary) -> Typed:
+        a = self.value(tree.a, self._enum_of(tree.b))
+        return operators.binary(self, tree.op, a, self.value(tree.b, a.type), tree.span)
+
+    def _enum_of(self, tree: ast.Expr) -> Type | None:
+        """The enum that a param named here has."""
+        name = tree.names[0].text if isinstance(tree, ast.Path) and len(tree.names) == 1 else ""
+        kind = self.symbols.types.get(name)
+        return kind if isinstance(kind, Enum) else None
+
+    def _conditional(self, tree: ast.IfThen, due: Type | None) -> Typed:
+        cond = self.condition(tree.cond, "the condition")
+        a, b = self.lower(tree.a, due), self.lower(tree.b, due)
+        made = IfThen(cond.expr, a.expr, b.expr)
+        kind = operators.joined(self.scope.dims, a.type, b.type)
+        if kind is None and a.type is not None and b.type is not None:
             self.report.report(
-                rules.MC305,
-                f"{where} depends on a device value",
-                found.span,
-                "known only on the device",
-                help="only `stop when` and a stream's `where` may read device values",
+                rules.MC303,
+                f"the arms are {type_text(a.type)} and {type_text(b.type)}",
+                tree.span,
+                "both arms have one type",
             )
-            return Typed(POISON, None, "host", found.span)
-        return found
-
-    def poison(self, span: Span, phase: Phase = "host") -> Typed:
-        return Typed(POISON, None, phase, span)
+        if a.optional or b.optional:
+            kind = as_optional(kind)
+        return Typed(made, kind, joint_phase(a, b), tree.span)
 
     # ------------------------------------------------------------------------------------------------------------ names
 
-    def _path(self, tree: ast.Path) -> Typed:
+    def _path(self, tree: ast.Path, due: Type | None) -> Typed:
         head, *fields = tree.names
-        found = self._name(head, tree.span)
+        found = self._name(head, due if not fields else None)
         for field in fields:
-            found = self._field(found, field, tree.span)
-        return found
+            found = self._field(self.there(found), field)
+        return Typed(found.expr, found.type, found.phase, tree.span)
 
-    def _name(self, name: ast.Name, span: Span) -> Typed:
-        local = self.lookup(name)
+    def _name(self, name: ast.Name, due: Type | None) -> Typed:
+        if isinstance(due, Enum) and name.text in due.members:
+            return Typed(Ref("member", name.text), due, "host", name.span)
+        local = self.scope.lookup(name)
         if local is not None:
-            return Typed(local.expr, local.type, local.phase, span)
+            return Typed(local.expr, local.type, local.phase, name.span)
         symbol = self.symbols.table.get(name.text)
-        if symbol is None:
-            if self._is_member(name.text):
-                return Typed(Ref("member", name.text), None, "host", span)
-            if name.text in BUILTINS:
-                self.symbols.unknown(name, "value", ())
-                return self.poison(span)
+        if symbol is not None and symbol.kind in ("config", "param", "let"):
+            scope = "config" if symbol.kind == "config" else "param" if symbol.kind == "param" else "let"
+            return Typed(Ref(scope, name.text), self.symbols.types.get(name.text), "host", name.span)
+        if symbol is not None:
+            self.report.report(
+                rules.MC002,
+                f"`{name.text}` is a {symbol.kind}, not a value",
+                name.span,
+                "a value is due here",
+                subject=name.text,
+            )
+        elif isinstance(due, Enum):
+            self.symbols.unknown(name, "member or value", (*due.members, *self._known()))
+        else:
             self.symbols.unknown(name, "value", self._known())
-            return self.poison(span)
-        match symbol.kind:
-            case "config":
-                return Typed(Ref("config", name.text), None, "host", span)
-            case "param":
-                return Typed(Ref("param", name.text), self.symbol_type(name.text), "host", span)
-            case "let":
-                return Typed(Ref("let", name.text), None, "host", span)
-            case _:
-                self.report.report(
-                    rules.MC002,
-                    f"`{name.text}` is a {symbol.kind}, not a value",
-                    name.span,
-                    "a value is due here",
-                    subject=name.text,
-                )
-                return self.poison(span)
-
-    def symbol_type(self, name: str) -> Type | None:
-        """Type of a param; set by the declarations."""
-        return self.symbols.param_types.get(name)  # type: ignore[attr-defined,no-any-return]
-
-    def _is_member(self, text: str) -> bool:
-        types = getattr(self.symbols, "param_types", {})
-        return any(isinstance(kind, Enum) and text in kind.members for kind in types.values())
+        return poison(name.span)
 
     def _known(self) -> list[str]:
-        return [name for name, symbol in self.symbols.table.items() if symbol.kind in ("config", "param", "let")]
+        names = getattr(self.scope, "visible_names", list)()
+        return [*names, *(n for n, symbol in self.symbols.table.items() if symbol.kind in ("config", "param", "let"))]
 
-    def _field(self, base: Typed, field: ast.Name, span: Span) -> Typed:
+    def _field(self, base: Typed, field: ast.Name) -> Typed:
+        made = FieldOf(base.expr, field.text)
         match base.type:
             case None:
-                return Typed(FieldOf(base.expr, field.text), None, base.phase, span)
+                return Typed(made, None, base.phase, field.span)
             case Struct(name, fields):
                 known = dict(fields)
                 if field.text in known:
-                    return Typed(FieldOf(base.expr, field.text), known[field.text], base.phase, span)
+                    return Typed(made, known[field.text], base.phase, field.span)
                 self.symbols.unknown(field, f"field of `{name}`", known)
-            case Chunk() if field.text in CHUNK_FIELDS:
-                return Typed(FieldOf(base.expr, field.text), CHUNK_FIELDS[field.text], "host", span)
+            case Parts(members):
+                return self._common_field(base, members, field)
             case Chunk():
+                if field.text in CHUNK_FIELDS:
+                    return Typed(made, CHUNK_FIELDS[field.text], "host", field.span)
                 self.symbols.unknown(field, "field of a chunk", CHUNK_FIELDS)
             case other:
-                self.report.report(
-                    rules.MC002, f"a value of type {type_text(other)} has no fields", field.span, subject=field.text
-                )
-        return self.poison(span, base.phase)
+                message = f"a value of type {type_text(other)} has no fields"
+                self.report.report(rules.MC002, message, field.span, subject=field.text)
+        return poison(field.span, base.phase)
 
-    # ------------------------------------------------------------------------------------------------------------ calls
+    def _common_field(self, base: Typed, members: Sequence[str], field: ast.Name) -> Typed:
+        """A field of a part whose kind is not known: every kind must have it."""
+        kinds = [dict(self.symbols.structs[m].fields) if m in self.symbols.structs else {} for m in members]
+        lacking = [m for m, fields in zip(members, kinds, strict=True) if field.text not in fields]
+        if lacking:
+            message = f"parts of kind `{lacking[0]}` have no field `{field.text}`"
+            self.report.report(rules.MC002, message, field.span, help="tell the kinds apart with `case`", subject=field.text)
+            return poison(field.span, base.phase)
+        if len({type_text(fields[field.text]) for fields in kinds}) > 1:
+            self.mismatch(f"the field `{field.text}` has another type in each kind of part", field.span)
+            return poison(field.span, base.phase)
+        return Typed(FieldOf(base.expr, field.text), kinds[0][field.text], base.phase, field.span)
+
+    # -------------------------------------------------------------------------------------------------- calls and indices
 
     def _call(self, tree: ast.Call) -> Typed:
         name = path_text(tree.callee)
-        if name in BUILTIN_ARITY and self.lookup(tree.callee.names[0]) is None:
-            return self._builtin(name, tree)
-        if self.calls is None:
-            self.report.report(
-                rules.MC010, f"`{name}(...)` cannot be called here", tree.span, "only values may stand here"
-            )
-            return self.poison(tree.span)
-        return self.calls(tree)
-
-    def _builtin(self, name: str, tree: ast.Call) -> Typed:
-        low, high = BUILTIN_ARITY[name]
-        if not low <= len(tree.args) <= high or any(arg.name is not None for arg in tree.args):
-            wanted = str(low) if low == high else f"{low} to {high}"
-            self.report.report(rules.MC004, f"`{name}` takes {wanted} arguments, not {len(tree.args)}", tree.span)
-            return self.poison(tree.span)
-        if name in ("given", "wants"):
-            return self._modality(name, tree)
-        args = [self.lower(arg.value) for arg in tree.args]
-        made = Apply(name, tuple(arg.expr for arg in args))
-        if name == "present":
-            return Typed(made, BOOL, "host", tree.span)
-        if name == "len":
-            return Typed(made, INT, "host", tree.span)
-        if name == "last":
-            return Typed(made, _last(args[0].type, args[1]), args[0].phase, tree.span)
-        if name == "guide":
-            return Typed(made, _plain(args[0].type), args[0].phase, tree.span)
-        if name in ("linspace", "shift"):
-            return Typed(made, None, _phase(*args), tree.span)
-        return Typed(made, args[0].type, _phase(*args), tree.span)
-
-    def _modality(self, name: str, tree: ast.Call) -> Typed:
-        arg = tree.args[0].value
-        if not isinstance(arg, ast.Path) or len(arg.names) != 1:
-            self.report.report(rules.MC007, f"`{name}` takes the name of a modality", tree.span)
-            return self.poison(tree.span)
-        return Typed(Apply(name, (Ref("member", arg.names[0].text),)), BOOL, "host", tree.span)
-
-    # -------------------------------------------------------------------------------------------------------- operators
-
-    def _unary(self, op: str, x: Typed, span: Span) -> Typed:
-        made: Literal["-", "not"] = "-" if op == "-" else "not"
-        return Typed(Unary(made, x.expr), x.type, x.phase, span)
-
-    def _binary(self, op: str, a: Typed, b: Typed, span: Span) -> Typed:
-        phase = _phase(a, b)
-        for side in (a, b):
-            if side.optional:
-                self.report.report(
-                    rules.MC301,
-                    "a value that may be absent is used in arithmetic",
-                    side.span,
-                    "bound under `when`",
-                    help="pass it to an optional parameter, or test it with `present(x)`",
-                )
-                return self.poison(span, phase)
-        made = Binary(op, a.expr, b.expr)
-        if op in ("and", "or"):
-            return Typed(made, BOOL if phase == "host" else Tensor("bool", _dims(a, b)), phase, span)
-        if op in ("==", "!=", "<", "<=", ">", ">="):
-            self._same_shape(a, b, span)
-            return Typed(made, BOOL if phase == "host" else Tensor("bool", _dims(a, b)), phase, span)
-        self._same_shape(a, b, span)
-        return Typed(made, _arithmetic(op, a.type, b.type), phase, span)
-
-    def _same_shape(self, a: Typed, b: Typed, span: Span) -> None:
-        """Elementwise operands have equal dims, or one of them is a scalar."""
-        if not isinstance(a.type, Tensor) or not isinstance(b.type, Tensor) or not a.type.dims or not b.type.dims:
-            return
-        fits = len(a.type.dims) == len(b.type.dims) and all(map(may_equal, a.type.dims, b.type.dims))
-        if not fits:
-            self.report.report(
-                rules.MC007, f"operands have the shapes {type_text(a.type)} and {type_text(b.type)}", span
-            )
-
-    def _conditional(self, tree: ast.IfThen) -> Typed:
-        cond = self.host(tree.cond, "the condition")
-        a, b = self.lower(tree.a), self.lower(tree.b)
-        return Typed(IfThen(cond.expr, a.expr, b.expr), a.type or b.type, _phase(a, b), tree.span)
+        if name in BUILTINS:
+            return self.builtins.lower(name, tree)
+        found = self.scope.call_value(tree)
+        if found is not None:
+            return found
+        self.report.report(rules.MC010, f"`{name}(...)` cannot be called here", tree.span, "only values can stand here")
+        return poison(tree.span)
 
     def _subscript(self, tree: ast.Sub) -> Typed:
-        base = self.lower(tree.base)
+        base = self.value(tree.base)
         indices: list[Expr | Slice] = []
-        kept = 0
-        phase = base.phase
-        for index in tree.indices:
+        dims: list[Expr] = []
+        kind = content(base.type)
+        known = list(kind.dims) if isinstance(kind, Tensor) else []
+        for k, index in enumerate(tree.indices):
             if isinstance(index, ast.Slice):
-                low = self.host(index.low, "a slice").expr if index.low is not None else None
-                high = self.host(index.high, "a slice").expr if index.high is not None else None
+                low, high = (None if e is None else self.number(e, "a slice").expr for e in (index.low, index.high))
                 indices.append(Slice(low, high))
-                kept += 1
+                dims.append(self._sliced(known[k] if k < len(known) else Lit(0), low, high))
             else:
-                found = self.host(index, "an index")
-                indices.append(found.expr)
+                indices.append(self.number(index, "an index").expr)
         made = Index(base.expr, tuple(indices))
-        if not isinstance(base.type, Tensor) or kept:
-            return Typed(made, None, phase, tree.span)
-        if len(indices) > len(base.type.dims):
-            self.report.report(
-                rules.MC007, f"{len(indices)} indices into a value of type {type_text(base.type)}", tree.span
-            )
-            return self.poison(tree.span, phase)
-        return Typed(made, Tensor(base.type.dtype, base.type.dims[len(indices) :]), phase, tree.span)
+        if kind is None:
+            return Typed(made, None, base.phase, tree.span)
+        if not isinstance(kind, Tensor) or len(indices) > len(kind.dims):
+            many = f"{len(indices)} {'index' if len(indices) == 1 else 'indices'}"
+            self.mismatch(f"{many} into a value of type {type_text(kind)}", tree.span)
+            return poison(tree.span, base.phase)
+        return Typed(made, Tensor(kind.dtype, (*dims, *kind.dims[len(indices) :])), base.phase, tree.span)
 
-
-# --------------------------------------------------------------------------------------------------------- small helpers
+    def _sliced(self, dim: Expr, low: Expr | None, high: Expr | None) -> Expr:
+        """The length of a slice: known if its ends are small numbers or missing."""
+        start = low or Lit(0)
+        if low is None and high is None:
+            return dim
+        if isinstance(start, Lit) and isinstance(high, Lit) and isinstance(dim, Lit):
+            span = range(int(dim.value))[int(start.value) : int(high.value)]
+            return Lit(len(span))
+        return self.scope.dims.fresh("n")
 
 
 def _literal_type(value: bool | int | float | str) -> Type:
     if isinstance(value, bool):
         return BOOL
     if isinstance(value, str):
-        return Scalar("text")
+        return TEXT
     return INT if isinstance(value, int) else FLOAT
-
-
-def _phase(*parts: Typed) -> Phase:
-    return "device" if any(part.phase == "device" for part in parts) else "host"
-
-
-def _dims(a: Typed, b: Typed) -> tuple[Expr, ...]:
-    for side in (a, b):
-        if isinstance(side.type, Tensor) and side.type.dims:
-            return side.type.dims
-    return ()
-
-
-def _plain(kind: Type | None) -> Type | None:
-    return Tensor(kind.dtype, kind.dims) if isinstance(kind, Tensor) else kind
-
-
-def _last(kind: Type | None, count: Typed) -> Type | None:
-    """`last(x, k)` keeps at most k along dim 0."""
-    if isinstance(kind, Tensor) and kind.dims:
-        return Tensor(kind.dtype, (count.expr, *kind.dims[1:]))
-    return None
-
-
-def _arithmetic(op: str, a: Type | None, b: Type | None) -> Type | None:
-    if isinstance(a, Tensor) and (a.dims or not isinstance(b, Tensor)):
-        return a
-    if isinstance(b, Tensor):
-        return b
-    if a is None or b is None:
-        return None
-    return FLOAT if op == "/" or FLOAT in (a, b) else a
 
 
 def path_text(path: ast.Path) -> str:
     """`a.b.c`."""
     return ".".join(name.text for name in path.names)
+

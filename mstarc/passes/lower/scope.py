@@ -6,40 +6,46 @@ from dataclasses import dataclass, field
 
 from mstarc.ir.core import Value
 from mstarc.ir.types import Phase, Scalar, Type, ValueId
+from mstarc.passes.lower.dims import Dims
 from mstarc.source import NOWHERE, Span
 
-UNKNOWN_TYPE = Scalar("int")  # stands for the type of a value that an error left without one
+UNKNOWN = Scalar("int")  # the type of a host value whose type the model does not say: a config value of the checkpoint
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Binding:
-    """What a name stands for now. `stale`: where it can no longer be used, and why (`loop` body, `when`, ...)."""
+    """What a name stands for now. `depth`: how many loop bodies are around the binding."""
 
     value: Value
-    type: Type | None
-    depth: int  # how many loop bodies are around the binding
-    used: bool = False
+    depth: int
 
 
 @dataclass
 class Values:
-    """Makes the values of one walk or request: provisional ids in order of creation, unique pretty names."""
+    """Makes the values of one walk or request, with provisional ids in order of creation.
 
-    _count: int = 0
-    _names: dict[str, int] = field(default_factory=dict)
+    `types`: what is known about each (None = nothing); it may be learnt after the value was made. `unnamed`: values that the
+    author gave no name.
+    """
 
-    def make(self, name: str, kind: Type | None, phase: Phase, span: Span = NOWHERE) -> Value:
-        seen = self._names.get(name, 0) + 1
-        self._names[name] = seen
-        pretty = name if seen == 1 else f"{name}_{seen}"
-        while pretty != name and pretty in self._names:
-            seen += 1
-            pretty = f"{name}_{seen}"
-        self._names.setdefault(pretty, 1)
-        self._names[name] = max(seen, self._names[name])
-        made = Value(ValueId(self._count), pretty, kind if kind is not None else UNKNOWN_TYPE, phase, span=span)
-        self._count += 1
+    types: dict[int, Type | None] = field(default_factory=dict)
+    unnamed: set[int] = field(default_factory=set)
+
+    def make(self, name: str, kind: Type | None, phase: Phase, span: Span = NOWHERE, named: bool = True) -> Value:
+        """A new value; its name is made unique when the unit is finished."""
+        made = Value(ValueId(len(self.types)), name, UNKNOWN, phase, span=span)
+        self.types[made.id] = kind
+        if not named:
+            self.unnamed.add(made.id)
         return made
+
+    def type_of(self, value: Value) -> Type | None:
+        return self.types[value.id]
+
+    def final_type(self, value: Value, dims: Dims) -> Type:
+        """The type that the IR gets."""
+        kind = self.types[value.id]
+        return UNKNOWN if kind is None else dims.finished(kind)
 
 
 @dataclass
@@ -63,8 +69,12 @@ class Names:
         self.frames.append({})
 
     def pop(self, what: str) -> dict[str, Binding]:
+        """End a scope; `what` says how messages call it."""
         frame = self.frames.pop()
         for name in frame:
             if self.find(name) is None:
                 self.gone[name] = what
         return frame
+
+    def visible(self) -> list[str]:
+        return [name for frame in self.frames for name in frame]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
+from mstarc.ir.types import Expr, Struct, Type
 from mstarc.source import Span
 from mstarc.syntax import ast
 
 BUILTINS = ("given", "wants", "present", "last", "linspace", "shift", "guide", "len", "min", "max")
-FORMS = ("sample", "noise", "next")  # built-ins that are statements' right sides, not values of expressions
+FORMS = ("sample", "noise", "next")  # built-ins that are operations, not parts of an expression
+RESERVED = (*BUILTINS, *FORMS, "iter", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """What a name stands for: `kind` is the declaration's keyword; `tree` its syntax tree (None for builtins and dims)."""
+    """What a name stands for: `kind` is the declaration's keyword; `tree` its syntax tree."""
 
     name: str
     kind: str
@@ -25,36 +27,54 @@ class Symbol:
     tree: object = None
 
 
+@dataclass
 class Symbols:
-    """Declared names of a model."""
+    """Declared names of a model. `types` and `values`: of configs, params and lets, once they are lowered.
 
-    def __init__(self, report: Collector) -> None:
-        self.report = report
-        self.table: dict[str, Symbol] = {}
+    Requests are named by clients only, so their names are a namespace of their own.
+    """
+
+    report: Collector
+    table: dict[str, Symbol] = field(default_factory=dict)
+    requests: dict[str, Symbol] = field(default_factory=dict)
+    types: dict[str, Type | None] = field(default_factory=dict)
+    values: dict[tuple[str, str], Expr] = field(default_factory=dict)
+    structs: dict[str, Struct] = field(default_factory=dict)
 
     def declare(self, name: ast.Name, kind: str, tree: object) -> bool:
-        """Add a declaration; False (and a finding) if the name is taken."""
-        if name.text in BUILTINS or name.text in FORMS:
-            self.report.report(
-                rules.MC001, f"`{name.text}` is a built-in and cannot be declared again", name.span, subject=name.text
-            )
+        """Add a declaration; False (and MC001) if the name is taken."""
+        if not self.allowed(name):
             return False
-        first = self.table.get(name.text)
+        table = self.requests if kind == "request" else self.table
+        first = table.get(name.text)
         if first is not None:
             self.report.report(
                 rules.MC001,
                 f"`{name.text}` is declared twice",
                 name.span,
-                f"this {kind} has the name of the {first.kind}",
+                f"this {kind} has the name of the {first.kind}" if kind != first.kind else "declared again",
                 secondary=(Label(first.span, f"first declared here as a {first.kind}"),),
                 subject=name.text,
             )
             return False
-        self.table[name.text] = Symbol(name.text, kind, name.span, tree)
+        table[name.text] = Symbol(name.text, kind, name.span, tree)
         return True
 
+    def allowed(self, name: ast.Name) -> bool:
+        """Whether a name may be given; False (and MC001) for the names of built-ins."""
+        if name.text not in RESERVED:
+            return True
+        what = "discards a value" if name.text == "_" else "is a built-in and cannot be declared again"
+        self.report.report(rules.MC001, f"`{name.text}` {what}", name.span, subject=name.text)
+        return False
+
+    def owns(self, name: ast.Name, tree: object) -> bool:
+        """Whether this declaration is the one that has its name."""
+        found = (self.table.get(name.text), self.requests.get(name.text))
+        return any(symbol is not None and symbol.tree is tree for symbol in found)
+
     def find(self, name: ast.Name, *kinds: str) -> Symbol | None:
-        """The declaration of a name, which must be of one of the kinds; a finding and None otherwise."""
+        """The declaration of a name, which must be of one of the kinds; MC002 and None otherwise."""
         symbol = self.table.get(name.text)
         if symbol is not None and symbol.kind in kinds:
             return symbol
@@ -73,12 +93,24 @@ class Symbols:
         return None
 
     def unknown(self, name: ast.Name, wanted: str, known: Iterable[str]) -> None:
-        """Report a name that stands for nothing."""
+        """MC002: a name that stands for nothing."""
         self.report.report(
             rules.MC002,
             f"there is no {wanted} `{name.text}`",
             name.span,
             help=nearest(name.text, known),
+            subject=name.text,
+        )
+
+    def setting(self, name: ast.Name, what: str, known: Iterable[str]) -> None:
+        """MC013: a word that is not among those a clause has."""
+        words = tuple(known)
+        self.report.report(
+            rules.MC013,
+            f"{what} has no `{name.text}`",
+            name.span,
+            notes=(f"it has {', '.join(f'`{word}`' for word in words)}",) if words else (),
+            help=nearest(name.text, words),
             subject=name.text,
         )
 

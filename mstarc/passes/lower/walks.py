@@ -1,461 +1,189 @@
-"""Walk bodies to IR: op calls, loops with carries, guards, streams and contexts."""
+"""Walk bodies to IR: statements, guards, streams and contexts. Loops are in `walk_loops`, calls in `walk_calls`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from mstarc.diagnostics import rules
-from mstarc.diagnostics.core import Collector, Label
+from mstarc.diagnostics.core import Collector
 from mstarc.ir import core
-from mstarc.ir.types import MODALITIES, Chunk, Expr, Lit, Phase, Ref, Tensor, Type, Var
-from mstarc.passes.lower.body import FAILED, AccessAware
+from mstarc.ir.types import MODALITIES, Chunk, Enum, Expr, Phase, Ref, Scalar, Tensor, Type, Var
 from mstarc.passes.lower.calls import Matcher
+from mstarc.passes.lower.chunks import chunk_type
 from mstarc.passes.lower.declarations import Declarations
-from mstarc.passes.lower.dims import free_dims, may_equal, type_text
-from mstarc.passes.lower.expressions import BUILTIN_ARITY, Typed, path_text
-from mstarc.passes.lower.op_calls import OpCalls
-from mstarc.passes.lower.scope import Binding
 from mstarc.passes.lower.symbols import Symbols
+from mstarc.passes.lower.typed import INT, Typed, content, poison, type_text
+from mstarc.passes.lower.walk_loops import WalkLoops
 from mstarc.source import Span
 from mstarc.syntax import ast
 
-
-class _LoopScope:
-    """A loop whose body is being lowered."""
-
-    def __init__(self, label: str, carried: Sequence[str]) -> None:
-        self.label = label
-        self.carried = list(carried)
-        self.gathers: dict[str, core.Gather] = {}
-        self.rebound: set[str] = set()
+EMIT_ATTRS: Mapping[str, tuple[str, ...]] = {"audio": ("rate",), "video": ("rate",)}
 
 
-class WalkBody(OpCalls, AccessAware):
-    """Lowers one walk. `phases` are the phases of its parameters, from its call sites."""
+class WalkBody(WalkLoops):
+    """Lowers one walk. `phases` are those of its parameters, from its call sites."""
 
     def __init__(
         self, program: core.Program, symbols: Symbols, declarations: Declarations, report: Collector, tree: ast.Walk
     ) -> None:
-        super().__init__(program, symbols, report, f"walk `{tree.name.text}`")
+        super().__init__(program, symbols, declarations, report)
         self.tree = tree
-        self.declarations = declarations
-        self.loops: list[_LoopScope] = []
+        self.loops = []
+        self.labels = {}
+        self._outer_parallel = []
 
     def lower(self, phases: Mapping[str, Phase]) -> core.Walk:
-        """The walk, with provisional value ids."""
-        params: list[core.Value] = []
-        for field in self.tree.params:
-            kind = self.declarations.type_of(field.type, self.dims)
-            self.dims.update(free_dims(kind) if kind is not None else ())
-            value = self.bind(field.name, kind, phases.get(field.name.text, "device"))
-            self._types[value.id] = kind
-            params.append(value)
+        """The walk, with provisional value ids and types."""
+        params = []
+        kinds = self.declarations.signature(self.tree.params, self.dims)
+        for field, kind in zip(self.tree.params, kinds, strict=True):
+            params.append(self.bind(field.name, kind, phases.get(field.name.text, "host")))
         self.statements(self.tree.body)
-        outputs: list[core.Output] = []
-        for field in self.tree.results:
-            kind = self.declarations.type_of(field.type, set())
-            binding = self.names.find(field.name.text)
-            if binding is None:
-                gone = self.names.gone.get(field.name.text)
-                where = f"; it is bound inside {gone}" if gone else ""
-                self.report.report(
-                    rules.MC002,
-                    f"walk `{self.tree.name.text}` never binds its result `{field.name.text}`{where}",
-                    field.name.span,
-                    subject=field.name.text,
-                )
+        outputs = self._outputs()
+        body = core.Block(tuple(self.ops))
+        return core.Walk(self.tree.name.text, tuple(params), tuple(outputs), body, span=self.tree.span)
+
+    def _outputs(self) -> list[core.Output]:
+        """The walk's results: names of its top level, of the declared types."""
+        kinds = self.declarations.outputs(self.tree.results, self.dims)
+        found: list[core.Output] = []
+        for field, kind in zip(self.tree.results, kinds, strict=True):
+            value = self.lookup(field.name)
+            if value is None:
+                message = f"walk `{self.tree.name.text}` never binds its result `{field.name.text}`"
+                self.report.report(rules.MC002, message, field.name.span, subject=field.name.text)
                 continue
-            binding.used = True
-            outputs.append(core.Output(field.name.text, self.type_or_scalar(kind), binding.value.id))
-        return core.Walk(
-            self.tree.name.text, tuple(params), tuple(outputs), core.Block(tuple(self.ops)), span=self.tree.span
-        )
+            if kind is None or not isinstance(value.expr, Var):
+                continue
+            matcher = Matcher(self.expressions, self.tree.name.text, field.span)
+            matcher.accept(field.name.text, kind, value)
+            found.append(core.Output(field.name.text, kind, value.expr.id))
+        return found
 
     # -------------------------------------------------------------------------------------------------------- statements
 
-    def statements(self, block: ast.Block) -> None:
-        """The statements of a block, in order."""
-        later = [set(_bound_names(statement)) for statement in block.stmts]
-        for k, statement in enumerate(block.stmts):
-            outer, self.pending = self.pending, set().union(self.pending, *later[k:])
-            self.statement(statement)
-            self.pending = outer
-
     def statement(self, tree: ast.Stmt) -> None:
         match tree:
-            case ast.Assign():
-                self._assign(tree)
-            case ast.Do(call):
-                self.call(call, () if path_text(call.callee) == "next" else None)
+            case ast.Assign(targets, value):
+                if isinstance(value, ast.Call) and self.is_operation(value):
+                    self.call(value, targets)
+                else:
+                    self.assign_value(tree, self.expressions.lower(value))
+            case ast.Do():
+                self._do(tree)
             case ast.Emit():
                 self._emit(tree)
-            case ast.Send(value, stream, span):
-                typed = self.expressions.lower(value)
-                found = self.symbols.find(stream, "stream")
-                if found is not None:
-                    self._check_item(stream.text, typed)
-                    self.ops.append(core.Send(typed.expr, stream.text, span=span))
+            case ast.Send():
+                self._send(tree)
             case ast.Collect():
-                self._collect(tree)
+                self.collect(tree)
             case ast.Fork(target, source, span):
-                if self.symbols.find(target, "context") and self.symbols.find(source, "context"):
+                if all([self.symbols.find(name, "context") for name in (target, source)]):
                     self.ops.append(core.Fork(target.text, source.text, span=span))
             case ast.Drop(contexts, span):
-                found_all = [self.symbols.find(name, "context") for name in contexts]
-                if all(found_all):
+                if all([self.symbols.find(name, "context") for name in contexts]):
                     self.ops.append(core.Drop(tuple(name.text for name in contexts), span=span))
             case ast.Guarded():
                 self.guarded(tree)
             case ast.Stop():
-                self._stop(tree)
+                self.stop(tree)
             case ast.Loop():
-                self._loop(tree)
+                self.loop(tree)
             case ast.For():
                 self._for(tree)
             case ast.Parallel(body, span):
                 self._parallel(body, span)
-            case ast.If(_, _, _, span):
-                self._misplaced("if", span, "a walk takes `when` behind a statement; `if` belongs to requests")
-            case ast.Together(_, span):
+            case ast.If(span=span):
+                self._misplaced("if", span, "a walk says `when` behind a statement; `if` belongs to requests")
+            case ast.Together(span=span):
                 self._misplaced("together", span, "`together` belongs to requests")
-            case ast.Require(_, _, span):
+            case ast.Require(span=span):
                 self._misplaced("require", span, "`require` belongs to requests")
 
     def _misplaced(self, word: str, span: Span, help_text: str) -> None:
-        self.report.report(rules.MC010, f"`{word}` cannot stand in a walk", span, help=help_text)
+        at = Span(span.file, span.start, span.start + len(word))
+        self.report.report(rules.MC010, f"`{word}` cannot stand in a walk", at, help=help_text)
 
-    def _assign(self, tree: ast.Assign) -> None:
-        value = tree.value
-        if isinstance(value, ast.Call) and self._is_operation(value):
-            if self.call(value, tree.targets) is FAILED:
-                self.fail(tree.targets, "device")
+    def _do(self, tree: ast.Do) -> None:
+        """A call whose results nobody wants: it must have an effect."""
+        if not self.is_operation(tree.call):
+            self.expressions.lower(tree.call)
+            message = "this value is not used"
+            self.report.report(rules.MC006, message, tree.span, help="bind it, or delete the statement")
             return
-        self.assign_value(tree, self.expressions.lower(value))
+        before = len(self.ops)
+        results = self.call(tree.call, None)
+        made = self.ops[-1] if len(self.ops) > before else None
+        if results is not None and isinstance(made, core.Invoke) and not self._has_effect(made):
+            message = f"the results of `{made.node}.{made.op}` are not used, and it does nothing else"
+            self.report.report(rules.MC006, message, tree.span, help="bind them, or delete the statement")
 
-    def _is_operation(self, tree: ast.Call) -> bool:
-        """Whether a call is an operation of its own, rather than a built-in inside an expression."""
-        return path_text(tree.callee) not in BUILTIN_ARITY
+    def _has_effect(self, op: core.Invoke) -> bool:
+        node = next(node for node in self.program.nodes if node.name == op.node)
+        decl = next(decl for decl in node.ops if decl.name == op.op)
+        return bool(op.writes or node.states or decl.attrs.random or decl.attrs.samples or not decl.results)
 
     def _emit(self, tree: ast.Emit) -> None:
-        value = self.expressions.lower(tree.value)
-        if tree.modality.text not in MODALITIES:
+        value = self.expressions.value(tree.value)
+        modality = tree.modality.text
+        if modality not in MODALITIES:
             self.symbols.unknown(tree.modality, "modality", MODALITIES)
+        kind = content(value.type)
+        if kind is not None and not isinstance(kind, Tensor | Scalar | Enum):
+            self.expressions.mismatch(f"a value of type {type_text(kind)} cannot be emitted", value.span)
         attrs: list[tuple[str, Expr]] = []
         for arg in tree.attrs:
-            if arg.name is not None:
-                attrs.append((arg.name.text, self.expressions.host(arg.value, f"`{arg.name.text}`").expr))
-            else:
-                self.report.report(rules.MC004, "attributes of `emit` are given by name", arg.span)
-        self.ops.append(core.Emit(value.expr, tree.modality.text, tuple(attrs), span=tree.span))
+            if arg.name is None:
+                message = "attributes of `emit` are given by name"
+                self.report.report(rules.MC004, message, arg.span, help="write `audio(rate = 24000)`")
+                continue
+            if modality in MODALITIES and arg.name.text not in EMIT_ATTRS.get(modality, ()):
+                self.symbols.setting(arg.name, f"modality `{modality}`", EMIT_ATTRS.get(modality, ()))
+            attrs.append((arg.name.text, self.expressions.number(arg.value, f"`{arg.name.text}`").expr))
+        self.ops.append(core.Emit(value.expr, modality, tuple(attrs), span=tree.span))
 
-    def _check_item(self, name: str, value: Typed) -> None:
-        stream = next((stream for stream in self.program.streams if stream.name == name), None)
-        if stream is None:
-            return
-        port = core.Port("item", stream.item)
-        Matcher(self.symbols, self.report, name, value.span).check(port, value)
-
-    def _collect(self, tree: ast.Collect) -> None:
+    def _send(self, tree: ast.Send) -> None:
         value = self.expressions.lower(tree.value)
-        if not self.loops:
-            self.report.report(rules.MC206, "`collect` stands outside a loop", tree.span)
-            return
-        loop = self.loops[-1]
-        into = tree.name.text
-        if into in loop.carried:
-            self.report.report(rules.MC206, f"`{into}` is both carried and collected", tree.name.span, subject=into)
-            return
-        if into not in loop.gathers:
-            item = value.type if isinstance(value.type, Tensor) else Tensor("i64")
-            dim = self._fresh_dim(into)
-            rest = item.dims[1:] if item.dims else ()
-            result = core.Gather(
-                into, self.values.make(into, Tensor(item.dtype, (dim, *rest)), "device", tree.name.span)
-            )
-            loop.gathers[into] = result
-            self._types[result.result.id] = result.result.type
-        self.ops.append(core.Collect(value.expr, into, span=tree.span))
-
-    def _fresh_dim(self, name: str) -> Ref:
-        new, count = f"n_{name}", 1
-        while new in self.dims:
-            count += 1
-            new = f"n_{name}_{count}"
-        self.dims.add(new)
-        return Ref("dim", new)
-
-    def _stop(self, tree: ast.Stop) -> None:
-        cond = self.expressions.lower(tree.cond)
-        kind = cond.type
-        is_bool = kind is None or type_text(kind).startswith("bool")
-        if not is_bool or (isinstance(kind, Tensor) and kind.dims):
-            self.report.report(
-                rules.MC205,
-                f"`stop when` tests a {type_text(kind)}, not a bool",
-                cond.span,
-                "one truth value is due here",
-            )
-        if not self.loops:
-            self.report.report(rules.MC205, "`stop when` stands outside a loop", tree.span)
-            return
-        carried = tuple(Var(self.names.find(name).value.id) for name in self.loops[-1].carried if self.names.find(name))  # type: ignore[union-attr]
-        self.ops.append(core.Stop(cond.expr, carried, span=tree.span))
-
-    # ------------------------------------------------------------------------------------------------------------- loops
-
-    def may_rebind(self, name: str) -> bool:
-        if not self.loops or name not in self.loops[-1].carried:
-            return False
-        binding = self.names.find(name)
-        again = name in self.loops[-1].rebound
-        self.loops[-1].rebound.add(name)
-        return binding is not None and not again
-
-    def _loop(self, tree: ast.Loop) -> None:
-        self._declare_label(tree.label)
-        bound = self.expressions.host(tree.bound, f"the bound of loop `{tree.label.text}`")
-        inits = self._inits(tree)
-        self.depth += 1
-        inners: list[core.Value] = []
-        with self.block(f"loop `{tree.label.text}`") as ops:
-            for carry, init in inits:
-                kind = _tensor(init.type)
-                inner = self.values.make(carry.name.text, kind, "device", carry.name.span)
-                self._types[inner.id] = kind
-                self.names.bind(carry.name.text, Binding(inner, kind, self.depth))
-                inners.append(inner)
-            scope = _LoopScope(tree.label.text, [carry.name.text for carry, _ in inits])
-            self.loops.append(scope)
-            outer, self.parallel = self.parallel, []
-            self.statements(tree.body)
-            self.parallel = outer
-            self.loops.pop()
-            nexts = [self._next(carry, init, inner, scope) for (carry, init), inner in zip(inits, inners, strict=True)]
-        self.depth -= 1
-        carries: list[core.Carry] = []
-        for (carry, init), inner, (following, kind) in zip(inits, inners, nexts, strict=True):
-            result = self.values.make(carry.name.text, kind, "device", carry.name.span)
-            self._types[result.id] = kind
-            self.names.bind(carry.name.text, Binding(result, kind, self.depth))
-            carries.append(core.Carry(init.expr, inner, following, result))
-        for name, gather in scope.gathers.items():
-            self._check_rebinding(ast.Name(name, gather.result.span))
-            self.names.bind(name, Binding(gather.result, gather.result.type, self.depth))
-        self.ops.append(
-            core.Loop(
-                tree.label.text,
-                "times" if tree.kind == "times" else "max",
-                bound.expr,
-                tuple(carries),
-                tuple(scope.gathers.values()),
-                core.Block(tuple(ops)),
-                span=tree.span,
-            )
-        )
-
-    def _declare_label(self, label: ast.Name) -> None:
-        taken = self._labels.get(label.text)
-        if taken is not None or label.text in self.symbols.table:
-            self.report.report(
-                rules.MC001,
-                f"`{label.text}` is taken",
-                label.span,
-                secondary=(Label(taken, "another loop has it"),) if taken is not None else (),
-                subject=label.text,
-            )
-        self._labels[label.text] = label.span
-
-    @property
-    def _labels(self) -> dict[str, Span]:
-        if not hasattr(self, "_label_table"):
-            self._label_table: dict[str, Span] = {}
-        return self._label_table
-
-    def _inits(self, tree: ast.Loop) -> list[tuple[ast.Carry, Typed]]:
-        found: list[tuple[ast.Carry, Typed]] = []
-        for carry in tree.carries:
-            if carry.init is not None:
-                found.append((carry, self.expressions.lower(carry.init)))
-                continue
-            binding = self.names.find(carry.name.text)
-            if binding is None:
-                self.report.report(
-                    rules.MC202,
-                    f"loop `{tree.label.text}` carries `{carry.name.text}`, which has no initial value",
-                    carry.name.span,
-                    help=f"bind it before the loop, or write `carry {carry.name.text} = ...`",
-                    subject=carry.name.text,
-                )
-                found.append((carry, self.expressions.poison(carry.name.span, "device")))
-                continue
-            binding.used = True
-            found.append((carry, Typed(Var(binding.value.id), binding.type, binding.value.phase, carry.name.span)))
-        return found
-
-    def _next(self, carry: ast.Carry, init: Typed, inner: core.Value, scope: _LoopScope) -> tuple[Expr, Type | None]:
-        """The value a carried name has at the end of the body."""
-        name = carry.name.text
-        binding = self.names.find(name)
-        assert binding is not None
-        binding.used = True
-        if binding.value.id == inner.id:
-            self.report.report(
-                rules.MC202,
-                f"loop `{scope.label}` does not rebind `{name}`",
-                carry.name.span,
-                f"`{name}` is carried from one iteration to the next",
-                help=f"bind `{name}` in the body, or leave it out of `carry`",
-                subject=name,
-            )
-        elif getattr(binding.type, "optional", False):
-            self.report.report(
-                rules.MC202,
-                f"loop `{scope.label}` does not rebind `{name}` on every path",
-                binding.value.span,
-                "bound under `when`",
-                notes=("the next iteration would wait for a value that never arrives",),
-                subject=name,
-            )
-        elif not _same_type(_tensor(init.type), binding.type):
-            self.report.report(
-                rules.MC203,
-                f"`{name}` enters loop `{scope.label}` as {type_text(init.type)} and leaves its body as {type_text(binding.type)}",
-                binding.value.span,
-                secondary=(Label(carry.name.span, f"carried as {type_text(init.type)}"),),
-                subject=name,
-            )
-        return Var(binding.value.id), _tensor(init.type)
+        stream = self.stream(ast.Path((tree.stream,), tree.stream.span))
+        if stream is not None:
+            Matcher(self.expressions, stream.name, tree.span).check(core.Port("item", stream.item), value)
+            self.ops.append(core.Send(value.expr, stream.name, span=tree.span))
 
     def _parallel(self, body: ast.Block, span: Span) -> None:
         outer, self.ops = self.ops, []
         self.parallel.append({})
-        self.statements(body)
+        self.statements(body, parallel=True)
         self.parallel.pop()
         ops, self.ops = self.ops, outer
         self.ops.append(core.Par(core.Block(tuple(ops)), span=span))
 
-    # ----------------------------------------------------------------------------------------------------------- streams
-
     def _for(self, tree: ast.For) -> None:
+        """`for a, b in s, t { }`."""
         if tree.cases:
-            self.report.report(rules.MC010, "`case` belongs to requests", tree.span)
+            self._misplaced("for", tree.span, "`for ... case` goes over parts and belongs to requests")
             return
-        streams = [self._stream(over) for over in tree.over]
+        found = [self.stream(over) for over in tree.over]
+        streams = [stream for stream in found if stream is not None]
         if len(tree.names) != len(tree.over):
-            self.report.report(rules.MC004, f"{len(tree.over)} streams give {len(tree.names)} names", tree.span)
+            message = f"{len(tree.over)} streams give {len(tree.over)} chunks, {len(tree.names)} names stand for them"
+            self.report.report(rules.MC004, message, tree.span)
             return
-        if tree.body is None or any(stream is None for stream in streams):
-            return
+        kinds: Sequence[Type | None] = [Chunk(s.name, chunk_type(s, self.dims)) for s in streams]
+        if len(streams) < len(found):
+            kinds = [None] * len(found)
         self.depth += 1
         with self.block("`for`") as ops:
-            items: list[core.Value] = []
-            for name, stream in zip(tree.names, streams, strict=True):
-                assert stream is not None
-                kind = Chunk(stream.name, stream.item)
-                value = self.bind(name, kind, "device")
-                self._types[value.id] = kind
-                items.append(value)
+            items = [self.bind(name, kind, "device") for name, kind in zip(tree.names, kinds, strict=True)]
+            assert tree.body is not None
             self.statements(tree.body)
         self.depth -= 1
-        names = tuple(stream.name for stream in streams if stream is not None)
+        names = tuple(stream.name for stream in streams)
         self.ops.append(core.ForChunks(names, tuple(items), core.Block(tuple(ops)), span=tree.span))
 
-    def _stream(self, tree: ast.Expr) -> core.Stream | None:
-        if not isinstance(tree, ast.Path) or len(tree.names) != 1:
-            self.report.report(rules.MC002, "a stream's name is due here", tree.span)
-            return None
-        if self.symbols.find(tree.names[0], "stream") is None:
-            return None
-        return next((stream for stream in self.program.streams if stream.name == tree.names[0].text), None)
-
-    def _next_chunks(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        streams = [self._stream(arg.value) for arg in tree.args]
-        if not streams or any(stream is None for stream in streams):
-            return self.fail(targets, "device")
-        kinds: list[tuple[str, Type | None]] = []
-        for stream in streams:
-            assert stream is not None
-            single = stream.policy == "fixed" and dict(stream.args).get("size") == Lit(1)
-            item = stream.item if single else Chunk(stream.name, stream.item)
-            if stream.after_end_empty and isinstance(item, Tensor):
-                item = replace(item, optional=True)
-            kinds.append((stream.name, item))
-        results = self.results(kinds, targets or None, "device", tree)
-        if results is None:
-            return ()
-        names = tuple(stream.name for stream in streams if stream is not None)
-        self.ops.append(core.Next(names, tuple(results), span=tree.span))
-        return [value for value in results if value is not None]
-
-    # ------------------------------------------------------------------------------------------------------------- calls
-
     def lookup(self, name: ast.Name) -> Typed | None:
-        if name.text == "iter" and self.names.find("iter") is None:
+        if name.text == "iter":
             if self.loops:
-                return Typed(Ref("iter", self.loops[-1].label), None, "host", name.span)
-            self.report.report(rules.MC002, "`iter` stands outside a loop", name.span, subject="iter")
-            return self.expressions.poison(name.span)
+                return Typed(Ref("iter", self.loops[-1].label), INT, "host", name.span)
+            self.report.report(rules.MC002, "`iter` counts the iterations of a loop, and there is none", name.span)
+            return poison(name.span)
         return super().lookup(name)
-
-    def call(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value]:
-        name = path_text(tree.callee)
-        if name == "sample":
-            return self.sample(tree, targets)
-        if name == "noise":
-            return self.noise(tree, targets)
-        if name == "next":
-            return self._next_chunks(tree, targets)
-        if len(tree.callee.names) == 2:
-            return self.invoke(tree, targets)
-        symbol = self.symbols.table.get(name)
-        if symbol is not None and symbol.kind == "extern":
-            return self.extern(tree, targets)
-        if symbol is not None and symbol.kind == "walk":
-            self.report.report(
-                rules.MC002, f"walk `{name}` is called by requests, not by walks", tree.span, subject=name
-            )
-            return self.fail(targets, "device")
-        callables = [other for other, found in self.symbols.table.items() if found.kind == "extern"]
-        self.symbols.unknown(
-            tree.callee.names[0], "op or extern", [*callables, *self._op_names(), "sample", "noise", "next"]
-        )
-        return self.fail(targets, "device")
-
-    def _op_names(self) -> list[str]:
-        return [f"{node.name}.{op.name}" for node in self.program.nodes for op in node.ops]
-
-
-# --------------------------------------------------------------------------------------------------------- small helpers
-
-
-def _tensor(kind: Type | None) -> Type | None:
-    """A carried value is on the device: host numbers become tensors."""
-    text = type_text(kind)
-    return {"int": Tensor("i64"), "float": Tensor("f32"), "bool": Tensor("bool")}.get(text, kind)
-
-
-def _same_type(a: Type | None, b: Type | None) -> bool:
-    b = _tensor(b)
-    if a is None or b is None:
-        return True
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        floats = ("f32", "bf16", "f16")
-        same = a.dtype == b.dtype or (a.dtype in floats and b.dtype in floats)
-        return same and len(a.dims) == len(b.dims) and all(map(may_equal, a.dims, b.dims))
-    return type(a) is type(b)
-
-
-def _bound_names(tree: ast.Stmt) -> list[str]:
-    """Names that a statement binds in the block it stands in."""
-    match tree:
-        case ast.Assign(targets):
-            return [name.text for name in targets]
-        case ast.Guarded(stmt):
-            return _bound_names(stmt)
-        case ast.Loop(carries=carries):
-            return [carry.name.text for carry in carries]
-        case ast.Parallel(body):
-            return [name for statement in body.stmts for name in _bound_names(statement)]
-        case _:
-            return []

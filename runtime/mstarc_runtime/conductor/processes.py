@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from mstarc_runtime.abi.linked import Linked
-from mstarc_runtime.abi.messages import Fatal, Loading, Message, Ready, Shutdown
+from mstarc_runtime.abi.messages import Loading, Message, Ready, Shutdown
+from mstarc_runtime.launch.child import EXIT_FATAL
 from mstarc_runtime.launch.lifesign import LifeSign
 from mstarc_runtime.launch.supervisor import Supervisor, WorkerExit
 from mstarc_runtime.transport.base import Received
@@ -29,7 +30,6 @@ class ProcessCluster:
         self.supervisor = Supervisor(linked.ranks, on_exit=self._on_exit, extra=extra, env=env)
         self._ranks = [link.rank for link in linked.ranks]
         self._life = LifeSign(silent_s)
-        self._fatal: set[int] = set()
         self._watch: asyncio.Task[None] | None = None
         self._on_message: Callable[[int, Message], None]
         self._on_lost: Callable[[int, str], None]
@@ -70,11 +70,10 @@ class ProcessCluster:
                     for peer in self._ranks:
                         if self.supervisor.alive(peer):
                             self.supervisor.port.send(peer, peers)
-                case Fatal():
-                    self._fatal.add(rank)
             self._on_message(rank, message)
         for fault in self.supervisor.port.faults():
-            if fault.peer in self._ranks and self.supervisor.alive(fault.peer):
+            current = fault.peer in self._ranks and fault.epoch == self.supervisor.epoch(fault.peer)
+            if current and self.supervisor.alive(fault.peer):
                 self.supervisor.kill(fault.peer, fault.reason)
 
     def _on_exit(self, gone: WorkerExit) -> None:
@@ -82,8 +81,8 @@ class ProcessCluster:
         how = f"it ended with status {gone.code}" if gone.signal is None else f"it was killed by signal {gone.signal}"
         log.error("%s", gone.text)
         self._on_lost(gone.rank, gone.reason or how)
-        if gone.rank in self._fatal:
-            return  # it said why it cannot run; starting it again would not help
+        if gone.code == EXIT_FATAL:
+            return
         self.supervisor.restart(gone.rank)
         self._life.heard(gone.rank)
 

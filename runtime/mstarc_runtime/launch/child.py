@@ -30,6 +30,7 @@ from mstarc_runtime.transport.port import Port
 from mstarc_runtime.transport.ring import RingReader, RingWriter
 
 EXIT_ORPHAN = 86  # exit status of a worker whose parent went away
+EXIT_FATAL = 87  # of one that has said why it cannot run: starting it again would not help
 BOOT_FLAG = "--boot-fd"
 
 

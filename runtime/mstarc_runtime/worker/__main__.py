@@ -13,7 +13,7 @@ import msgspec
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.abi.messages import ABI, Fatal, Loading, Message, Peers, Ready, Shutdown, Stats
 from mstarc_runtime.errors import RuntimeFault
-from mstarc_runtime.launch.child import Boot, ParentWatch, open_port, read_boot
+from mstarc_runtime.launch.child import EXIT_FATAL, Boot, ParentWatch, open_port, read_boot
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.transport.port import Port
 from mstarc_runtime.worker.ops import OpTable
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
     except RuntimeFault as error:
         port.send(CONDUCTOR, Fatal(boot.rank, str(error)))
         port.close(linger_s=2.0)
-        return 1
+        return EXIT_FATAL
     worker = Worker(boot, port, rank)
 
     def leave(signum: int, frame: Any) -> None:

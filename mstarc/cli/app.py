@@ -1,0 +1,283 @@
+"""The verbs and their options. Each command turns its arguments into one call of a sibling module and gives back the exit status."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+
+from mstarc import __version__
+from mstarc.cli.guard import debugging, set_debug, shielded
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="mstarc",
+    help="Compile `.walk` specs of composite multimodal models, and run what was compiled.",
+    epilog="Exit status: 0 clean, 1 findings or a failed request, 2 usage, 3 generated code is stale, 70 internal error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class FindingFormat(str, Enum):
+    """How findings are written."""
+
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+    github = "github"
+
+
+class ProductFormat(str, Enum):
+    """How a product is written."""
+
+    text = "text"
+    json = "json"
+
+
+class PictureFormat(str, Enum):
+    """How a picture is written."""
+
+    html = "html"
+    mmd = "mmd"
+    dot = "dot"
+
+
+class PassName(str, Enum):
+    """The passes after which the IR can be shown."""
+
+    lower = "lower"
+    bind = "bind"
+
+
+def verb(command: Callable[P, int]) -> Callable[P, None]:
+    """A command whose result is the exit status and that raises nothing else."""
+
+    @functools.wraps(command)
+    def shielding(*args: P.args, **kwargs: P.kwargs) -> None:
+        raise typer.Exit(shielded(lambda: command(*args, **kwargs)))
+
+    return shielding
+
+
+def run_app(args: list[str]) -> int:
+    """Run one command line. Usage errors are told by typer, with status 2."""
+    try:
+        app(args, prog_name="mstarc")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mstarc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    if debug and not debugging():
+        set_debug(True)
+
+
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help="A .walk file.")]
+SpecOrPackage = Annotated[str, typer.Argument(metavar="SPEC|DIR", help="A .walk file or a generated package.")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A generated package.")]
+Placement = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|PATH", help="A placement: a TOML file, or its name in specs/placements. Else one CPU rank."
+    ),
+]
+Findings = Annotated[FindingFormat, typer.Option(help="How findings are written.")]
+Product = Annotated[ProductFormat, typer.Option(help="How the result is written.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", metavar="NAME=VALUE", help="An input of the request: JSON, text, or @FILE. May be repeated."
+    ),
+]
+Params = Annotated[
+    list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A param of the model. May be repeated.")
+]
+Wants = Annotated[
+    list[str] | None, typer.Option("--wants", metavar="MODALITY", help="An output modality. May be repeated.")
+]
+RequestName = Annotated[str | None, typer.Option(metavar="NAME", help="Which request to run, if there are several.")]
+
+
+@app.command()
+@verb
+def check(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, or folders with .walk files below them.")],
+    format: Findings = FindingFormat.text,
+    deny_warnings: Annotated[bool, typer.Option("--deny-warnings", help="Warnings fail the check, too.")] = False,
+) -> int:
+    """Check specs and their binding files; report everything that is wrong."""
+    from mstarc.cli.checking import CheckCall, run_check
+
+    return run_check(CheckCall(tuple(paths), format.value, deny_warnings))
+
+
+@app.command("compile")
+@verb
+def compile_(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="SPEC", help="A .walk file; with --check, generated packages.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="The package to write.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; show how the packages on disk differ. Status 3 if one does.")
+    ] = False,
+) -> int:
+    """Compile a spec into a package of readable Python and a plan.
+
+    With --check and no path, every generated/*/plan.json and examples/*/generated/plan.json below this folder is compared.
+    """
+    from mstarc.cli.compiling import run_compile
+
+    return run_compile(paths or [], output, check)
+
+
+@app.command()
+@verb
+def ir(
+    path: SpecOrPackage,
+    after: Annotated[
+        PassName, typer.Option(help="After which pass: as lowered, or with the binding's config values.")
+    ] = PassName.lower,
+    format: Product = ProductFormat.text,
+) -> int:
+    """Print the intermediate form of a spec."""
+    from mstarc.cli.showing import run_ir
+
+    return run_ir(path, after.value, format.value)
+
+
+@app.command()
+@verb
+def graph(
+    path: SpecOrPackage,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="X.html, X.mmd or X.dot.")
+    ] = None,
+    format: Annotated[
+        PictureFormat | None, typer.Option(help="Needed only if the file's ending does not say it.")
+    ] = None,
+) -> int:
+    """Draw requests, walks, streams and contexts: one HTML page, Mermaid, or DOT. Without -o, to standard output."""
+    from mstarc.cli.showing import run_graph
+
+    return run_graph(path, output, None if format is None else format.value)
+
+
+@app.command()
+@verb
+def plan(folder: Folder, placement: Placement = None, format: Product = ProductFormat.text) -> int:
+    """Show a package under a placement: ranks, streams and why they progress, KV bytes. JSON is the linked program."""
+    from mstarc.cli.planning import run_plan
+
+    return run_plan(folder, placement, format.value)
+
+
+@app.command()
+@verb
+def explain(
+    code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as MC202, or a rule's name.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="One line for each rule.")] = False,
+    format: Product = ProductFormat.text,
+) -> int:
+    """Explain a rule: what it means, what fails, what passes, why it is there."""
+    from mstarc.cli.explaining import run_explain
+
+    return run_explain(code, listed, format.value)
+
+
+@app.command()
+@verb
+def interpret(
+    path: Spec,
+    request: RequestName = None,
+    inputs: Inputs = None,
+    params: Params = None,
+    wants: Wants = None,
+    seed: Annotated[int, typer.Option(help="Of the request's draws.")] = 0,
+    order: Annotated[int | None, typer.Option(help="Of the arms: which goes first, by this seed.")] = None,
+    format: Product = ProductFormat.text,
+) -> int:
+    """Run one request on the reference interpreter. Weights are hashes: it shows order, lengths, ends and counts."""
+    from mstarc.cli.interpreting import InterpretCall, run_interpret
+
+    call = InterpretCall(path, request or "", inputs or (), params or (), wants or (), seed, order, format.value)
+    return run_interpret(call)
+
+
+@app.command()
+@verb
+def run(
+    folder: Folder,
+    placement: Placement = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    deadline: Annotated[
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="The longest a request may take.")
+    ] = None,
+) -> int:
+    """Serve a package over HTTP."""
+    from mstarc.cli.serving import run_server
+
+    return run_server(folder, placement, host, port, deadline)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@verb
+def call(
+    context: typer.Context,
+    folder: Folder,
+    text: Annotated[str | None, typer.Option(help="What the user says.")] = None,
+    audio: Annotated[Path | None, typer.Option(metavar="FILE", help="What the user says, as sound.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.wav", help="Where the sound goes.")
+    ] = None,
+    params: Params = None,
+    inputs: Inputs = None,
+    wants: Wants = None,
+    placement: Placement = None,
+    request: RequestName = None,
+    seed: Annotated[int | None, typer.Option(help="Of the request's draws.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(min=0.001, metavar="SECONDS", help="The longest it may take.")
+    ] = None,
+) -> int:
+    """Run one request without a server. Any other option is a param of the model: --max-tokens 64."""
+    from mstarc.cli.serving import OneCall, run_call
+
+    return run_call(
+        OneCall(
+            folder=folder,
+            text=text,
+            audio=audio,
+            output=output,
+            params=params or (),
+            inputs=inputs or (),
+            wants=wants or (),
+            placement=placement,
+            request=request,
+            seed=seed,
+            deadline=deadline,
+            extra=context.args,
+        )
+    )

@@ -1,0 +1,109 @@
+"""`mstarc check`. Takes paths and a format; writes the findings; gives the exit status. Imports no typer: start-up is what it costs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mstarc.cli.findings import FORMATS, Format, write_findings
+from mstarc.cli.guard import USAGE, Failure, debugging, say
+from mstarc.diagnostics.core import Diagnostic
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCall:
+    """The arguments of one `check`."""
+
+    paths: tuple[str, ...]
+    format: Format = "text"
+    deny_warnings: bool = False
+
+
+def parse_plain(args: Sequence[str]) -> CheckCall | None:
+    """`check PATH… [--format F] [--deny-warnings]` in its plain forms; None for all else (help, mistakes), which typer explains."""
+    if not args or args[0] != "check":
+        return None
+    paths: list[str] = []
+    format: Format = "text"
+    deny = False
+    rest = iter(args[1:])
+    for arg in rest:
+        name, equals, value = arg.partition("=")
+        if name == "--format":
+            given = value if equals else next(rest, "")
+            known = next((f for f in FORMATS if f == given), None)
+            if known is None:
+                return None
+            format = known
+        elif arg == "--deny-warnings":
+            deny = True
+        elif arg.startswith("-"):
+            return None
+        else:
+            paths.append(arg)
+    return CheckCall(tuple(paths), format, deny) if paths else None
+
+
+def run_check(call: CheckCall) -> int:
+    """Check, write what was found, and give the exit status."""
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "__all__"
+    )  # looking for plugins costs more than the binding file does
+    from mstarc import workspace
+
+    checked = workspace.check(call.paths)
+    if debugging():
+        _show_faults(checked.findings)
+    write_findings(checked.findings, checked.sources, call.format)
+    for path in checked.missing:
+        say(f"error: {no_model(path)}")
+    if call.format == "text" and not checked.findings and not checked.missing:
+        say(f"{_models(checked.sources)} clean")
+    return checked.exit_code(call.deny_warnings)
+
+
+def no_model(path: str) -> str:
+    """Why a path that was given names no model."""
+    if not os.path.lexists(path):
+        return f"`{path}` does not exist"
+    if os.path.isdir(path):
+        return f"there is no .walk file in `{path}` or below it"
+    return f"`{path}` is neither a file nor a folder"
+
+
+def single_model(path: str) -> str:
+    """The path of one .walk file. Raises Failure (usage) for anything else."""
+    if os.path.isfile(path):
+        return path
+    if os.path.isdir(path):
+        raise Failure(f"`{path}` is a folder; name one .walk file", USAGE)
+    raise Failure(no_model(path), USAGE)
+
+
+def _models(sources: Iterable[str]) -> str:
+    number = sum(name.endswith(".walk") for name in sources)
+    return f"{number} model{'' if number == 1 else 's'}"
+
+
+def _show_faults(findings: Iterable[Diagnostic]) -> None:
+    """With --debug: the traceback behind each internal error, by running its model again unguarded."""
+    import traceback
+
+    from mstarc import frontend
+    from mstarc.diagnostics import rules
+    from mstarc.passes.pipeline import run_checks
+
+    for finding in findings:
+        if finding.rule is not rules.MC000:
+            continue
+        try:
+            program, found, _ = frontend.load(finding.primary.span.file)
+            if program is not None:
+                run_checks(program, found)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+
+
+__all__ = ["CheckCall", "no_model", "parse_plain", "run_check", "single_model"]

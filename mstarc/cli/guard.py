@@ -1,0 +1,87 @@
+"""The outermost frame: what a verb raises becomes one line on standard error and an exit status.
+
+`Failure` is what a verb raises on purpose. Anything else is a fault of mstarc: the user reads which command shows where it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+OK, FINDINGS, USAGE, STALE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
+
+
+class Failure(Exception):
+    """A verb cannot go on for a reason that the user can act on. `status` is the exit status; the message stands alone."""
+
+    def __init__(self, message: str, status: int = FINDINGS, help: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.help = help
+
+
+class _Session:
+    """Of this process: whether tracebacks are wanted, and the command line, to be repeated with them."""
+
+    debug = False
+    args: tuple[str, ...] = ()
+
+
+def set_debug(debug: bool, args: Sequence[str] = ()) -> None:
+    """Whether an internal error shows its traceback. `args`: the command line without the name of the program."""
+    _Session.debug = debug
+    _Session.args = tuple(args)
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks."""
+    return _Session.debug
+
+
+def shielded(step: Callable[[], int]) -> int:
+    """The exit status of a step, whatever it raises."""
+    try:
+        status = step()
+        sys.stdout.flush()
+    except Failure as failure:
+        return _fail(failure)
+    except BrokenPipeError:
+        # The reader (`| head`) has left. Point stdout elsewhere, or the flush at exit would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except RecursionError as error:
+        return _fault(error, "it ran out of stack")
+    except Exception as error:
+        return _fault(error, str(error))
+    return status
+
+
+def say(text: str) -> None:
+    """One line on standard error. Never raises: there is nobody left to tell."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+def _fail(failure: Failure) -> int:
+    say(f"error: {failure}")
+    if failure.help:
+        say(f"  help: {failure.help}")
+    return failure.status
+
+
+def _fault(error: BaseException, what: str) -> int:
+    if _Session.debug:
+        traceback.print_exception(error, file=sys.stderr)
+        return INTERNAL
+    say(f"internal error: {type(error).__name__}: {what}")
+    say("  this is a fault of mstarc, not of your files; this command shows where it is:")
+    say(f"  mstarc --debug {shlex.join(_Session.args)}")
+    return INTERNAL

@@ -1,0 +1,114 @@
+"""`mstarc run` and `mstarc call`: link a package and hand it to the runtime. The runtime is imported here, and only then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mstarc.cli.guard import FINDINGS, USAGE, Failure
+from mstarc.cli.packages import link_package
+from mstarc.cli.values import extra_params, pairs, plain_value, typed_values
+
+if TYPE_CHECKING:
+    from mstarc_runtime.abi.linked import Linked
+    from mstarc_runtime.program import ConductorProgram
+
+
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """The arguments of one `call`. `extra`: what was left on the command line, params of the model."""
+
+    folder: str
+    text: str | None = None
+    audio: Path | None = None
+    output: Path | None = None
+    params: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    wants: Sequence[str] = ()
+    placement: str | None = None
+    request: str | None = None
+    seed: int | None = None
+    deadline: float | None = None
+    extra: Sequence[str] = ()
+
+
+def run_server(folder: str, placement: str | None, host: str, port: int, deadline: float | None) -> int:
+    """Serve until a signal comes."""
+    linked = link_package(folder, placement).linked
+    serving = _runtime()
+    options: dict[str, Any] = {} if deadline is None else {"deadline_s": deadline}
+    return int(serving.run_server(linked, host, port, **options))
+
+
+def run_call(call: OneCall) -> int:
+    """Run one request: the answer to stdout, audio to a file, the times to stderr."""
+    linked = link_package(call.folder, call.placement).linked
+    serving = _runtime()
+    program = _conductor(linked)
+    kinds = input_kinds(program, call.request)
+    options: dict[str, Any] = {} if call.deadline is None else {"deadline_s": call.deadline}
+    return int(
+        serving.call_once(
+            linked,
+            inputs=typed_values(pairs(call.inputs, "--input"), kinds, "--input"),
+            params=call_params(call, program),
+            wants=set(call.wants),
+            output=call.output,
+            request=call.request,
+            text=call.text,
+            audio=call.audio,
+            seed=call.seed,
+            **options,
+        )
+    )
+
+
+def call_params(call: OneCall, program: ConductorProgram) -> dict[str, Any]:
+    """`--param k=v` and `--k v`, which must not both give one param. Texts stay texts for a param that is one."""
+    kinds = {param.name: param.kind for param in program.PARAMS}
+    found = {name: _param(text, kinds.get(name, "")) for name, text in pairs(call.params, "--param").items()}
+    for name, value in extra_params(call.extra, lambda name: kinds.get(name) == "bool").items():
+        if name in found:
+            raise Failure(f"param `{name}` is given twice", USAGE)
+        found[name] = value
+    return found
+
+
+def _param(text: str, kind: str) -> Any:
+    return text if kind in ("text", "enum") else plain_value(text)
+
+
+def input_kinds(program: ConductorProgram, request: str | None) -> dict[str, str]:
+    """The kind of each input of a request, or of all requests if none is named."""
+    entries = [entry for entry in program.ENTRIES if request in (None, entry.name)]
+    return {item.name: item.kind for entry in entries for item in entry.inputs}
+
+
+def _runtime() -> Any:
+    """The runtime's serving module. Raises Failure if what it needs is not installed."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # components may lie in the project that the command runs in
+    try:
+        from mstarc_runtime.serving import cli
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "mstarc_runtime":
+            raise
+        raise Failure(
+            f"the runtime needs the package `{error.name}`, which is not installed",
+            FINDINGS,
+            help="pip install 'mstarc[runtime]'",
+        ) from None
+    return cli
+
+
+def _conductor(linked: Linked) -> ConductorProgram:
+    from mstarc_runtime.errors import LoadError
+    from mstarc_runtime.package import load_conductor
+
+    try:
+        return load_conductor(linked)
+    except LoadError as error:
+        raise Failure(str(error)) from None

@@ -1,0 +1,97 @@
+"""Values on the command line: `--input name=value`, `--param name=value`, and `--max-tokens 5`. Takes texts; gives Python values.
+
+A value is JSON where it reads as JSON, else text; `@FILE` is what a file holds. Where the kind of an input is known, a text stays text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mstarc.cli.guard import USAGE, Failure
+
+#: kinds of inputs that are given as bytes
+BINARY = ("bytes", "image", "audio", "video")
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """`name=value` texts by name. Raises Failure (usage) for one that is not of this form or comes twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Failure(f"`{option} {text}` is not of the form `{option} name=value`", USAGE)
+        if name in found:
+            raise Failure(f"`{option}` gives `{name}` twice", USAGE)
+        found[name] = value
+    return found
+
+
+def plain_value(text: str) -> Any:
+    """JSON where it reads as JSON, else the text itself."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return text
+
+
+def _no_constant(name: str) -> Any:
+    """`NaN` and `Infinity` are texts: no value of a model is one."""
+    raise ValueError(name)
+
+
+def typed_value(text: str, kind: str, option: str) -> Any:
+    """The value of an input of a kind (text, bytes, image, …). Raises Failure (usage) if its file cannot be read."""
+    if text.startswith("@"):
+        data = _read(Path(text[1:]), option)
+        if kind in BINARY:
+            return data
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Failure(f"`{text[1:]}` is not UTF-8 text: byte {error.start}", USAGE) from None
+    elif kind in BINARY:
+        raise Failure(f"`{option}` is {kind}: give a file as `@FILE`", USAGE)
+    return text if kind == "text" else plain_value(text)
+
+
+def _read(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Failure(f"{option}: `{path}` cannot be read: {error.strerror or error}", USAGE) from None
+
+
+def typed_values(given: Mapping[str, str], kinds: Mapping[str, str], option: str) -> dict[str, Any]:
+    """The values of inputs; one of unknown kind is read as JSON or text, and refused by whoever takes it."""
+    return {name: typed_value(text, kinds.get(name, ""), f"{option} {name}") for name, text in given.items()}
+
+
+def extra_params(args: Sequence[str], switch: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
+    """`--max-tokens 5 --ignore-eos` as params. `switch`: whether a param is a bool, which needs no value."""
+    found: dict[str, Any] = {}
+    position = 0
+    while position < len(args):
+        arg = args[position]
+        position += 1
+        if not arg.startswith("--") or arg == "--":
+            raise Failure(f"`{arg}` is neither an option nor a param of the model", USAGE)
+        name, equals, value = arg[2:].partition("=")
+        name = name.replace("-", "_")
+        if not name.isidentifier():
+            raise Failure(f"`{arg}` is not an option", USAGE)
+        if name in found:
+            raise Failure(f"`--{name.replace('_', '-')}` is given twice", USAGE)
+        following = args[position] if position < len(args) else None
+        if not equals and switch(name) and following not in ("true", "false"):
+            found[name] = True
+            continue
+        if not equals:
+            if following is None or following.startswith("--"):
+                raise Failure(f"`{arg}` needs a value", USAGE)
+            value = following
+            position += 1
+        found[name] = plain_value(value)
+    return found

@@ -1,0 +1,37 @@
+"""Calls of ops and externs as Python, the same in coroutines and regions."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from mstarc.codegen.expressions import Place, text
+from mstarc.codegen.layout import Call, Group, Part
+from mstarc.codegen.source import bind
+from mstarc.ir.core import Extern, Invoke
+from mstarc.ir.types import ValueId
+from mstarc.passes.effects import Names
+
+
+def invoke_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], verb: str) -> Part:
+    """`a, b = yield walk.call("node.op", ...)`; a result that nothing reads is not asked for."""
+    decl = names.op(op)
+    assert decl is not None, "the verifier knows every op"
+    used = [k for k, value in enumerate(op.results) if value is not None and value.id in read]
+    args: list[str | Group | Call] = [f'"{op.node}.{op.op}"']
+    args += ["ABSENT" if arg is None else text(arg, place) for arg in op.args]
+    args += [_names(key, contexts) for key, contexts in (("writes", op.writes), ("reads", op.reads)) if contexts]
+    if len(decl.results) > 1 and len(used) < len(decl.results):
+        args.append(Group(tuple(str(k) for k in used), "only="))
+    targets = [place.names[value.id] for k in used if (value := op.results[k]) is not None]
+    return bind(targets, Call(verb, tuple(args)), several=len(targets) > 1)
+
+
+def _names(key: str, contexts: tuple[str, ...]) -> Group:
+    return Group(tuple(f'"{name}"' for name in contexts), f"{key}=")
+
+
+def extern_of(op: Extern, place: Place, read: Container[ValueId]) -> Part:
+    """`a, _ = yield owner.extern("name", ...)`."""
+    call = Call(f"yield {place.owner}.extern", (f'"{op.name}"', *(text(arg, place) for arg in op.args)))
+    targets = [place.names[v.id] if v is not None and v.id in read else None for v in op.results]
+    return bind(targets, call, several=len(targets) > 1)

@@ -1,0 +1,84 @@
+"""A region loop as a method on a batch. Takes a region; gives its method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mstarc.codegen.calls import invoke_of
+from mstarc.codegen.expressions import Place, text
+from mstarc.codegen.layout import Call, Part
+from mstarc.codegen.source import Method, Writer, bind, local_names, method, prefixed, tuple_of
+from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Sample, Send, Stop, Value
+from mstarc.ir.types import Tensor, ValueId
+from mstarc.ir.visit import results_of, vars_of
+from mstarc.passes.effects import Names
+from mstarc.passes.form_regions import Region
+from mstarc.passes.liveness import read_after
+
+
+class RegionView:
+    """Writes the body of one region."""
+
+    def __init__(self, region: Region, values: dict[ValueId, Value], names: Names) -> None:
+        self.region = region
+        self.declared = names
+        loop = region.loop
+        self.params = [carry.inner.id for carry in loop.carries] + list(region.fixed)
+        inside = [value for op in loop.body.ops for value in results_of(op)]
+        known = [*(values[ident] for ident in self.params), *inside]
+        self.ends = frozenset(ident for carry in loop.carries for ident in vars_of(carry.next))
+        self.place = Place(
+            owner="b",
+            names=local_names(known),
+            types={value.id: value.type for value in known},
+            asks="b.host",
+            let=lambda name: f"b.host.{name}",
+            rows=True,
+            span=loop.span,
+        )
+        self.writer = Writer()
+
+    def method(self) -> Method:
+        """`def <walk>_<label>(self, b, carried, fixed)`."""
+        ops = self.region.loop.body.ops
+        defined = list(self.params)
+        for position, op in enumerate(ops):
+            if isinstance(op, Stop):
+                self._stop(op, [i for i in defined if i in read_after(ops, position, self.ends)])
+            else:
+                self.writer.add(self._statement(op, ops, position))
+                defined += [value.id for value in results_of(op)]
+        results = [text(carry.next, self.place) for carry in self.region.loop.carries]
+        self.writer.add(tuple_of(results, "return "))
+        params = ["b: Batch", *(f"{self.place.names[i]}: Array" for i in self.params)]
+        doc = f"loop {self.region.loop.label} of walk {self.region.walk}"
+        return method(self.region.method, params, "tuple[Array, ...]", doc, self.writer.lines)
+
+    def _stop(self, op: Stop, live: Sequence[ValueId]) -> None:
+        names = [self.place.names[ident] for ident in live]
+        carried = tuple_of([text(value, self.place) for value in op.carried], "carried=")
+        call = Call("b.stop", (text(op.cond, self.place), carried, tuple_of(names, "live=")))
+        self.writer.add(bind(names, call, several=True) if names else call)
+
+    def _statement(self, op: Op, ops: Sequence[Op], position: int) -> Part:
+        place, read = self.place, read_after(ops, position, self.ends)
+        match op:
+            case Compute(result=result, expr=expr):
+                return f"{place.names[result.id]} = {text(expr, place)}"
+            case Invoke():
+                return invoke_of(op, self.declared, place, read, "b.call")
+            case Sample(sampler=sampler, logits=logits, result=result, site=site):
+                call = Call("b.sample", (f'"{sampler}"', text(logits, place), f'"{site}"'))
+                return prefixed(f"{place.names[result.id]} = ", call)
+            case Noise(result=result, site=site) if isinstance(result.type, Tensor):
+                dims = tuple_of(text(dim, place) for dim in result.type.dims)
+                call = Call("b.noise", (f'"{result.type.dtype}"', dims, f'"{site}"'))
+                return prefixed(f"{place.names[result.id]} = ", call)
+            case Emit(value=value, modality=modality, attrs=attrs):
+                named = (f"{name}={text(attr, place)}" for name, attr in attrs)
+                return Call("b.emit", (f'"{modality}"', text(value, place), *named))
+            case Send(value=value, stream=stream):
+                return Call("b.send", (f'"{stream}"', text(value, place)))
+            case Collect(value=value, name=name):
+                return Call("b.collect", (f'"{name}"', text(value, place)))
+        raise TypeError(f"a region holds no {type(op).__name__}")

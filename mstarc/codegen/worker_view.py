@@ -1,0 +1,346 @@
+"""The generated worker: a coroutine per walk and a method per region and stream predicate. Takes a program; gives a view.
+
+A walk's coroutine is Python control flow around the verbs of `mstarc_runtime.program.Walk`; every name and order is decided here,
+the template only prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mstarc.codegen.calls import extern_of, invoke_of
+from mstarc.codegen.errors import NotBuilt
+from mstarc.codegen.expressions import Place, quoted, text
+from mstarc.codegen.layout import Call, Group, Part, lay_out
+from mstarc.codegen.names import names_of, safe, values_of
+from mstarc.codegen.region_view import RegionView
+from mstarc.codegen.source import (
+    Method,
+    Writer,
+    bind,
+    class_name,
+    dims_in,
+    imports_in,
+    method,
+    prefixed,
+    show_params,
+    show_type,
+    tuple_of,
+)
+from mstarc.ir.core import (
+    Block,
+    Collect,
+    Compute,
+    Drop,
+    Emit,
+    Extern,
+    ForChunks,
+    Fork,
+    Invoke,
+    Loop,
+    Next,
+    Noise,
+    Op,
+    Par,
+    Program,
+    Sample,
+    Send,
+    Stop,
+    Stream,
+    Walk,
+    When,
+)
+from mstarc.ir.types import Chunk, Lit, Ref, Tensor, ValueId
+from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
+from mstarc.passes.effects import Names
+from mstarc.passes.form_regions import Region, form_regions
+from mstarc.passes.liveness import read_in_walk
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFile:
+    """What the template of worker.py prints."""
+
+    model: str
+    name: str
+    imports: str
+    typing: bool
+    tables: tuple[str, ...]
+    methods: tuple[Method, ...]
+
+
+def worker_file(program: Program) -> WorkerFile:
+    """The view of worker.py. Raises NotBuilt."""
+    methods: list[Method] = []
+    regions: list[Region] = []
+    for walk in program.walks:
+        writer = WalkWriter(walk, program)
+        methods += [writer.method(), *writer.region_methods()]
+        regions += writer.regions.values()
+    methods += [_predicate(stream) for stream in program.streams if stream.where is not None]
+    tables = [*_sends(regions), *_collects(regions)]
+    lines = [line for m in methods for line in (*m.head, *m.body)]
+    used = imports_in(lines, ("ABSENT", "Array", "Batch", "Steps", "Walk"))
+    return WorkerFile(
+        program.model,
+        class_name(program.model),
+        ", ".join(sorted([*used, "WorkerProgram"], key=lambda n: (not n.isupper(), n))),
+        any("Any" in line for m in methods for line in m.head),
+        tuple(tables),
+        tuple(methods),
+    )
+
+
+def _sends(regions: list[Region]) -> list[str]:
+    rows = tuple(
+        Group(tuple(f"{quoted(s)}: {n}" for s, n in region.sends), f"{quoted(region.method)}: ", "{}")
+        for region in regions
+        if region.sends
+    )
+    return lay_out(Group(rows, "SENDS = ", "{}"), 1) if rows else []
+
+
+def _collects(regions: list[Region]) -> list[str]:
+    rows = tuple(
+        tuple_of((quoted(name) for name in region.collects), f"{quoted(region.method)}: ")
+        for region in regions
+        if region.collects
+    )
+    return lay_out(Group(rows, "COLLECTS = ", "{}"), 1) if rows else []
+
+
+def _predicate(stream: Stream) -> Method:
+    """`where_<stream>(self, config, item)`: which of a batch of items are items of the stream."""
+    assert stream.where is not None
+    for part in every_expr(stream.where):
+        if isinstance(part, Ref) and part.scope in ("param", "let"):
+            raise NotBuilt(f"the {part.scope} `{part.name}` in the `where` of stream `{stream.name}`", stream.span)
+    place = Place("self", {}, {}, "self", lambda name: name, rows=True, dims={"item": "item"}, span=stream.span)
+    found = text(stream.where, place).replace("self.config.", "config.")
+    params = ("config: Any", "item: Array")
+    return method(f"where_{stream.name}", params, "Array", f"stream {stream.name}", [f"        return {found}"])
+
+
+class WalkWriter:
+    """Writes one walk."""
+
+    def __init__(self, walk: Walk, program: Program) -> None:
+        self.walk = walk
+        self.program = program
+        self.declared = Names(program)
+        self.regions = form_regions(walk, program)
+        self.read = read_in_walk(walk.body, walk.outputs)
+        self.values = {value.id: value for value in values_of(walk.params, walk.body)}
+        self.names = names_of(walk.params, walk.body, frozenset(self.regions))
+        self.iters = self._iters()
+        self.dims: dict[str, str] = {}
+        self.place = Place(
+            owner="walk",
+            names=self.names,
+            types={ident: value.type for ident, value in self.values.items()},
+            asks="walk.host",
+            let=lambda name: f"walk.host.{name}",
+            iters=self.iters,
+            dims=self.dims,
+            span=walk.span,
+        )
+        self.writer = Writer()
+
+    def _iters(self) -> dict[str, str]:
+        used = set(self.names.values())
+        found = {}
+        for op in every_op(self.walk.body):
+            if isinstance(op, Loop):
+                found[op.label] = safe(f"{op.label}_iter", used)
+                used.add(found[op.label])
+        return found
+
+    def fresh(self, name: str) -> str:
+        """A name that no value of the walk has."""
+        return safe(name, (*self.names.values(), *self.iters.values()))
+
+    def method(self) -> Method:
+        """The walk's coroutine."""
+        for param in self.walk.params:
+            self._bind_dims(param.id)
+        self._block(self.walk.body, None)
+        self.writer.add(tuple_of((self.names[output.value] for output in self.walk.outputs), "return "))
+        if not any("yield" in line for line in self.writer.lines):
+            self.writer.add("yield  # never reached: a walk is a coroutine")
+        shown = ", ".join(f"{output.name}: {show_type(output.type)}" for output in self.walk.outputs)
+        doc = f"walk {self.walk.name}({show_params(self.walk.params)})" + (f" -> {shown}" if shown else "")
+        params = ["walk: Walk", *(f"{self.names[value.id]}: Array" for value in self.walk.params)]
+        return method(self.walk.name, params, "Steps", doc, self.writer.lines)
+
+    def region_methods(self) -> list[Method]:
+        return [RegionView(region, self.values, self.declared).method() for region in self.regions.values()]
+
+    def _bind_dims(self, ident: ValueId) -> None:
+        value = self.values[ident]
+        for name, found in dims_in(value.type, self.names[value.id]).items():
+            self.dims.setdefault(name, found)
+
+    # ------------------------------------------------------------------------------------------------------ statements
+
+    def _block(self, block: Block, loop: Loop | None) -> None:
+        """`loop`: the innermost coroutine loop that a `stop` here ends."""
+        for op in block.ops:
+            self._op(op, loop)
+            for value in results_of(op):
+                self._bind_dims(value.id)
+
+    def _op(self, op: Op, loop: Loop | None) -> None:
+        match op:
+            case Loop() if op.label in self.regions:
+                self._region_loop(op, self.regions[op.label])
+            case Loop():
+                self._loop(op)
+            case Stop():
+                self._stop(op, loop)
+            case When():
+                self._when(op, loop)
+            case Par():
+                self._block(op.body, loop)
+            case ForChunks():
+                self._for_chunks(op)
+            case Next():
+                self._next(op)
+            case _:
+                self.writer.add(self._simple(op))
+
+    def _simple(self, op: Op) -> Part:
+        place = replace(self.place, span=op.span)
+        match op:
+            case Compute(result=result, expr=expr):
+                return f"{self.names[result.id]} = {text(expr, place)}"
+            case Invoke():
+                return invoke_of(op, self.declared, place, self.read, "yield walk.call")
+            case Extern():
+                return extern_of(op, place, self.read)
+            case Sample(sampler=sampler, logits=logits, result=result, site=site):
+                call = Call("walk.sample", (quoted(sampler), text(logits, place), quoted(site)))
+                return prefixed(f"{self.names[result.id]} = ", call)
+            case Noise(result=result, site=site) if isinstance(result.type, Tensor):
+                dims = tuple_of(text(dim, place) for dim in result.type.dims)
+                call = Call("walk.noise", (quoted(result.type.dtype), dims, quoted(site)))
+                return prefixed(f"{self.names[result.id]} = ", call)
+            case Emit(value=value, modality=modality, attrs=attrs):
+                named = (f"{name}={text(attr, place)}" for name, attr in attrs)
+                return Call("walk.emit", (quoted(modality), text(value, place), *named))
+            case Send(value=value, stream=stream):
+                return Call("yield walk.send", (quoted(stream), text(value, place)))
+            case Collect(value=value, name=name):
+                return Call(f"{self._list_of(name)}.append", (text(value, place),))
+            case Fork(target=target, source=source):
+                return Call("walk.fork", (quoted(target), quoted(source)))
+            case Drop(contexts=contexts):
+                return Call("walk.drop", tuple(quoted(name) for name in contexts))
+        raise NotBuilt(f"`{type(op).__name__}` in a walk", op.span)
+
+    def _list_of(self, name: str) -> str:
+        return self.fresh(f"{name}_items")
+
+    def _stop(self, op: Stop, loop: Loop | None) -> None:
+        if loop is None:
+            raise NotBuilt("`stop when` inside `for ... in` a stream", op.span)
+        place = replace(self.place, span=op.span)
+        cond = text(op.cond, place)
+        device = any(self.values[ident].phase == "device" for ident in vars_of(op.cond))
+        self.writer.open(f"if walk.true({cond}):" if device else f"if {cond}:")
+        if loop.kind == "max":
+            self.writer.add(Call("walk.cause", (quoted(loop.label), '"stop"')))
+        self._rebind(loop, [text(value, place) for value in op.carried])
+        self.writer.add("break")
+        self.writer.close()
+
+    def _rebind(self, loop: Loop, values: list[str]) -> None:
+        """Give the carried names new values, at once."""
+        names = [self.names[carry.inner.id] for carry in loop.carries]
+        pairs = [(name, value) for name, value in zip(names, values, strict=True) if name != value]
+        if pairs:
+            self.writer.add(", ".join(name for name, _ in pairs) + " = " + ", ".join(value for _, value in pairs))
+
+    def _when(self, op: When, loop: Loop | None) -> None:
+        self.writer.open(f"if {text(op.cond, replace(self.place, span=op.span))}:")
+        self._block(op.body, loop)
+        self.writer.close()
+        read = [self.names[phi.result.id] for phi in op.results if phi.result.id in self.read]
+        if read:
+            self.writer.open("else:")
+            for name in read:
+                self.writer.add(f"{name} = ABSENT")
+            self.writer.close()
+
+    # ----------------------------------------------------------------------------------------------------------- loops
+
+    def _region_loop(self, op: Loop, region: Region) -> None:
+        place = replace(self.place, span=op.span)
+        args: list[str | Group | Call] = [quoted(op.label), f"self.{region.method}", quoted(op.kind)]
+        args += [text(op.bound, place), tuple_of((text(c.init, place) for c in op.carries), "carry=")]
+        if region.fixed:
+            fixed = [self.names[i] + (".value" if isinstance(self.values[i].type, Chunk) else "") for i in region.fixed]
+            args.append(tuple_of(fixed, "fixed="))
+        results = [self.names[v.id] if v.id in self.read else None for v in results_of(op)]
+        self.writer.add(bind(results, Call("yield walk.loop", tuple(args)), several=True))
+
+    def _loop(self, op: Loop) -> None:
+        place = replace(self.place, span=op.span)
+        for gather in op.gathers:
+            self.writer.add(f"{self._list_of(gather.name)} = []")
+        self._rebind(op, [text(carry.init, place) for carry in op.carries])
+        label = Ref("iter", op.label)
+        counted = any(label in every_expr(e) for inner in every_op(op.body) for e in exprs_of(inner))
+        counted = counted or any(label in every_expr(carry.next) for carry in op.carries)
+        self.writer.open(f"for {self.iters[op.label] if counted else '_'} in range({text(op.bound, place)}):")
+        self._block(op.body, op)
+        self._rebind(op, [text(carry.next, place) for carry in op.carries])
+        self.writer.close()
+        if op.kind == "max":
+            self._cause_of_max(op)
+        for gather in op.gathers:
+            self.writer.add(f"{self.names[gather.result.id]} = walk.cat({self._list_of(gather.name)})")
+
+    def _cause_of_max(self, op: Loop) -> None:
+        """The loop's end without a `stop`; one whose condition is literally false needs no `else`."""
+        stops = any(isinstance(inner, Stop) and inner.cond != Lit(False) for inner in every_op(op.body))
+        if stops:
+            self.writer.open("else:")
+        self.writer.add(Call("walk.cause", (quoted(op.label), '"max"')))
+        if stops:
+            self.writer.close()
+
+    # --------------------------------------------------------------------------------------------------------- streams
+
+    def _for_chunks(self, op: ForChunks) -> None:
+        take = f"yield walk.take({', '.join(quoted(stream) for stream in op.streams)})"
+        names = [self.names[item.id] for item in op.items]
+        taken = names[0] if len(names) == 1 else self.fresh("chunks")
+        self.writer.open(f"while ({taken} := ({take})) is not ABSENT:")
+        if len(names) > 1:
+            self.writer.add(f"{', '.join(names)} = {taken}")
+        for item in op.items:
+            self._bind_dims(item.id)
+        self._block(op.body, None)
+        self.writer.close()
+
+    def _next(self, op: Next) -> None:
+        """One chunk of each stream: its value, or ABSENT after the end of a stream that may be read on."""
+        call = Call("yield walk.take", tuple(quoted(stream) for stream in op.streams))
+        names = [self.names[v.id] if v is not None else None for v in op.results]
+        bound = [name for name in names if name is not None]
+        if not bound:
+            self.writer.add(call)
+            return
+        if len(names) == 1:
+            self.writer.add(prefixed(f"{bound[0]} = ", call))
+        elif all(self.declared.streams[stream].after_end_empty for stream in op.streams):
+            taken = self.fresh("chunks")
+            self.writer.add(prefixed(f"{taken} = ", call))
+            targets = ", ".join(name or "_" for name in names)
+            self.writer.add(f"{targets} = {taken} or ({', '.join(['ABSENT'] * len(names))})")
+        else:
+            self.writer.add(bind(names, call, several=True))
+        for value, stream in zip(op.results, op.streams, strict=True):
+            if value is not None and not isinstance(value.type, Chunk):
+                name, ends = self.names[value.id], self.declared.streams[stream].after_end_empty
+                self.writer.add(f"{name} = {name}.value" + (f" if {name} else ABSENT" if ends else ""))

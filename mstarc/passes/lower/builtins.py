@@ -1,0 +1,148 @@
+"""The built-in functions: their arguments and what they give. Takes calls; gives lowered expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mstarc.diagnostics import rules
+from mstarc.ir.types import MODALITIES, Apply, Chunk, Parts, Ref, Scalar, Tensor, Type
+from mstarc.passes.lower.typed import (
+    BOOL,
+    FLOAT,
+    INT,
+    Typed,
+    content,
+    joint_phase,
+    number_of,
+    poison,
+    type_text,
+)
+from mstarc.syntax import ast
+
+if TYPE_CHECKING:
+    from mstarc.passes.lower.expressions import Expressions
+
+#: (fewest, most) arguments
+ARITY: Mapping[str, tuple[int, int]] = {
+    "given": (1, 1),
+    "wants": (1, 1),
+    "present": (1, 1),
+    "last": (2, 2),
+    "linspace": (3, 3),
+    "shift": (2, 2),
+    "guide": (3, 7),
+    "len": (1, 1),
+    "min": (2, 9),
+    "max": (2, 9),
+}
+
+
+class Builtins:
+    """Lowers calls of built-ins for one scope."""
+
+    def __init__(self, scope: Expressions) -> None:
+        self._scope = scope
+
+    def lower(self, name: str, tree: ast.Call) -> Typed:
+        """A call of the built-in `name`."""
+        low, high = ARITY[name]
+        report = self._scope.report
+        if not low <= len(tree.args) <= high or any(arg.name is not None for arg in tree.args):
+            wanted = str(low) if low == high else f"{low} to {high}"
+            many = "by position" if low <= len(tree.args) <= high else f"not {len(tree.args)}"
+            message = f"`{name}` takes {wanted} argument{'s' if high > 1 else ''}, {many}"
+            report.report(rules.MC004, message, tree.span, subject=name)
+            return poison(tree.span)
+        if tree.access:
+            report.report(rules.MC507, f"`{name}` uses no context", tree.access[0].span)
+        if name in ("given", "wants"):
+            return self._modality(name, tree)
+        args = [self._scope.lower(arg.value) for arg in tree.args]
+        if name == "present":
+            return Typed(Apply(name, (args[0].expr,)), BOOL, "host", tree.span)
+        if name == "guide":
+            return self._guide(args, tree)
+        args = [self._scope.there(arg) for arg in args]
+        made = Apply(name, tuple(arg.expr for arg in args))
+        match name:
+            case "len":
+                return self._len(made, args[0], tree)
+            case "last":
+                return self._last(made, args, tree)
+            case "linspace" | "shift":
+                return self._table(name, made, args, tree)
+            case _:
+                return self._numbers(name, made, args, tree)
+
+    def _modality(self, name: str, tree: ast.Call) -> Typed:
+        arg = tree.args[0].value
+        if not isinstance(arg, ast.Path) or len(arg.names) != 1:
+            self._scope.mismatch(f"`{name}` takes the name of a modality", tree.span)
+            return poison(tree.span)
+        modality = arg.names[0]
+        if modality.text not in MODALITIES:
+            self._scope.symbols.unknown(modality, "modality", MODALITIES)
+        return Typed(Apply(name, (Ref("member", modality.text),)), BOOL, "host", tree.span)
+
+    def _guide(self, args: list[Typed], tree: ast.Call) -> Typed:
+        """v and up to two other branches of its type, which may be absent, then scales and the kind of renorm."""
+        first, second, third, *rest = args
+        branches = [first, second]
+        (branches if isinstance(third.type, Tensor) else rest).append(third)
+        first = self._scope.there(first)
+        for arg in rest:
+            self._scope.there(arg)
+        for other in branches[1:]:
+            a, b = first.type, other.type
+            if isinstance(a, Tensor) and isinstance(b, Tensor) and not self._scope.scope.dims.same(a, b):
+                self._scope.mismatch(f"`guide` mixes {type_text(a)} with {type_text(b)}", other.span)
+        made = Apply("guide", tuple(arg.expr for arg in args))
+        return Typed(made, content(first.type), joint_phase(*args), tree.span)
+
+    def _len(self, made: Apply, x: Typed, tree: ast.Call) -> Typed:
+        kind = content(x.type)
+        if not (kind is None or (isinstance(kind, Tensor) and kind.dims) or kind == Scalar("text")):
+            if not isinstance(kind, Parts):
+                self._scope.mismatch(f"a value of type {type_text(kind)} has no length", tree.span)
+                return poison(tree.span)
+        return Typed(made, INT, "host", tree.span)
+
+    def _last(self, made: Apply, args: list[Typed], tree: ast.Call) -> Typed:
+        """The last k along dim 0, or all if there are fewer."""
+        kind = content(args[0].type)
+        if kind is not None and not (isinstance(kind, Tensor) and kind.dims):
+            self._scope.mismatch(f"`last` takes a value with dims, not {type_text(kind)}", args[0].span)
+            return poison(tree.span, args[0].phase)
+        if not args[1].host:
+            message = "the count of `last` depends on a device value"
+            self._scope.report.report(rules.MC305, message, args[1].span, "known only on the device")
+        result = Tensor(kind.dtype, (self._scope.scope.dims.fresh("n"), *kind.dims[1:])) if kind is not None else None
+        return Typed(made, result, args[0].phase, tree.span)
+
+    def _table(self, name: str, made: Apply, args: list[Typed], tree: ast.Call) -> Typed:
+        """Host tables of f32."""
+        for arg in args:
+            if not arg.host:
+                message = f"`{name}` makes a table on the host, and this is a device value"
+                self._scope.report.report(rules.MC305, message, arg.span, "known only on the device")
+                return poison(tree.span)
+        kind: Type | None = Tensor("f32", (args[2].expr,)) if name == "linspace" else args[0].type
+        if name == "shift" and kind is not None and not (isinstance(kind, Tensor) and kind.dims):
+            self._scope.mismatch(f"`shift` takes a table, not {type_text(kind)}", args[0].span)
+            return poison(tree.span)
+        return Typed(made, kind, "host", tree.span)
+
+    def _numbers(self, name: str, made: Apply, args: list[Typed], tree: ast.Call) -> Typed:
+        """`min` and `max` of host numbers."""
+        for arg in args:
+            if arg.type is not None and (isinstance(arg.type, Chunk) or number_of(arg.type) not in ("int", "float")):
+                self._scope.mismatch(f"`{name}` takes numbers, not {type_text(arg.type)}", arg.span)
+                return poison(tree.span)
+            if not arg.host:
+                message = f"`{name}` compares on the host, and this is a device value"
+                self._scope.report.report(rules.MC305, message, arg.span, "known only on the device")
+                return poison(tree.span)
+        known = {number_of(arg.type) for arg in args}
+        kind = None if None in known else FLOAT if "float" in known else INT
+        return Typed(made, kind, "host", tree.span)

@@ -1,0 +1,74 @@
+"""Which statement of a block binds which name, and which reads it: for uses that come before their binding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from mstarc.syntax import ast
+
+
+@dataclass(slots=True)
+class Place:
+    """A block whose statement number `at` is being lowered."""
+
+    stmts: Sequence[ast.Stmt]
+    parallel: bool
+    at: int = 0
+
+    def binds_later(self, name: str) -> ast.Stmt | None:
+        """The statement, this one or a later one, that binds the name."""
+        return next((stmt for stmt in self.stmts[self.at :] if name in bound_names(stmt)), None)
+
+    def in_circle(self, binder: ast.Stmt) -> bool:
+        """Whether the statement that binds a name needs, by way of others of the block, what this one binds."""
+        here = self.stmts[self.at]
+        open_, seen = [binder], []
+        while open_:
+            stmt = open_.pop()
+            if any(stmt is other for other in seen):
+                continue
+            seen.append(stmt)
+            read = set(read_names(stmt))
+            open_ += [other for other in self.stmts if read & set(bound_names(other))]
+        return any(stmt is here for stmt in seen)
+
+
+def bound_names(stmt: ast.Stmt) -> list[str]:
+    """Names that a statement binds in the block that it stands in."""
+    match stmt:
+        case ast.Assign(targets):
+            return [name.text for name in targets if name.text != "_"]
+        case ast.Guarded(inner):
+            return bound_names(inner)
+        case ast.Loop(carries=carries, body=body):
+            return [carry.name.text for carry in carries] + list(_collected(body))
+        case ast.Parallel(body):
+            return [name for inner in body.stmts for name in bound_names(inner)]
+        case _:
+            return []
+
+
+def _collected(body: ast.Block) -> Iterator[str]:
+    for stmt in body.stmts:
+        inner = stmt.stmt if isinstance(stmt, ast.Guarded) else stmt
+        if isinstance(inner, ast.Collect):
+            yield inner.name.text
+        elif isinstance(inner, ast.For) and inner.body is not None:
+            yield from _collected(inner.body)
+        elif isinstance(inner, ast.Parallel):
+            yield from _collected(inner.body)
+
+
+def read_names(tree: Any) -> Iterator[str]:
+    """Heads of all paths below a statement; callees are among them, which does no harm."""
+    if isinstance(tree, ast.Path):
+        yield tree.names[0].text
+    elif isinstance(tree, tuple):
+        for part in tree:
+            yield from read_names(part)
+    elif is_dataclass(tree) and not isinstance(tree, (type, ast.Name)):
+        for field in fields(tree):
+            if field.name != "span":
+                yield from read_names(getattr(tree, field.name))

@@ -1,0 +1,172 @@
+"""From a checked program and its binding to a plan. Pure: the same inputs give the same plan, wherever they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mstarc import __version__
+from mstarc.binding import Binding
+from mstarc.ir.core import Extern, Invoke, Loop, OpAttrs, OpDecl, Port, Program, Request, Stream, Walk
+from mstarc.ir.text import print_expr, print_type
+from mstarc.ir.types import Expr
+from mstarc.ir.visit import every_op
+from mstarc.passes.effects import Effect, Names, effects_of
+from mstarc.passes.form_regions import form_regions
+from mstarc.plan.model import (
+    FORMAT,
+    BindingPlan,
+    CachePlan,
+    ConfigPlan,
+    ContextPlan,
+    LoopPlan,
+    NodePlan,
+    OpPlan,
+    ParamPlan,
+    Plan,
+    PortPlan,
+    RequestPlan,
+    SamplerPlan,
+    SpecPlan,
+    StreamPlan,
+    WalkPlan,
+)
+from mstarc.source import SourceFile
+from mstarc_runtime.abi.messages import ABI
+
+
+def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: SourceFile) -> Plan:
+    """The plan, still without the digests of the generated files."""
+    return Plan(
+        format=FORMAT,
+        abi=ABI,
+        compiler=__version__,
+        model=program.model,
+        spec=spec,
+        binding=_binding(binding),
+        configs=[ConfigPlan(name=c.name, path=c.path, expr=_text(c.expr)) for c in program.configs],
+        params=[
+            ParamPlan(name=p.name, type=print_type(p.type), low=_text(p.low), high=_text(p.high)) for p in program.params
+        ],
+        caches=[
+            CachePlan(
+                name=c.name,
+                layers=print_expr(c.layers),
+                heads=print_expr(c.heads),
+                kv_heads=print_expr(c.kv_heads),
+                head_dim=print_expr(c.head_dim),
+            )
+            for c in program.caches
+        ],
+        contexts=[
+            ContextPlan(name=c.name, cache=c.cache, max=_text(c.max), when=_text(c.when)) for c in program.contexts
+        ],
+        samplers=[
+            SamplerPlan(name=s.name, settings={k: print_expr(v) for k, v in s.settings}, over=s.over)
+            for s in program.samplers
+        ],
+        nodes=[
+            NodePlan(
+                name=n.name,
+                kind=n.kind,
+                ops=[_op(o) for o in n.ops],
+                cache=n.cache,
+                precision=n.precision,
+                weights=n.weights,
+            )
+            for n in program.nodes
+        ],
+        streams=[_stream(s) for s in program.streams],
+        walks=[_walk(w, program, source) for w in program.walks],
+        requests=[_request(r, source) for r in program.requests],
+        externs=[e.name for e in program.externs],
+    )
+
+
+def _text(expr: Expr | None) -> str:
+    return "" if expr is None else print_expr(expr)
+
+
+def _binding(binding: Binding) -> BindingPlan:
+    return BindingPlan(
+        config=binding.config,
+        checkpoints={name: c.model_dump(exclude_none=True) for name, c in binding.checkpoints.items()},
+        components={name: c.model_dump(by_alias=True, exclude_none=True) for name, c in binding.components.items()},
+        externs=dict(binding.externs),
+        modalities=binding.modalities,
+        chat=binding.chat.model_dump() if binding.chat is not None else {},
+    )
+
+
+def _op(op: OpDecl) -> OpPlan:
+    attrs: OpAttrs = op.attrs
+    return OpPlan(
+        name=op.name,
+        params=[_port(port) for port in op.params],
+        results=[_port(port) for port in op.results],
+        attend=attrs.attend,
+        positions=attrs.positions,
+        at=_text(attrs.at),
+        advance=_text(attrs.advance),
+        takes=_text(attrs.takes),
+        frozen=attrs.frozen,
+        cross=attrs.cross,
+        random=attrs.random,
+        samples=attrs.samples,
+        batch=attrs.batch,
+        batch_max=_text(attrs.batch_max),
+    )
+
+
+def _port(port: Port) -> PortPlan:
+    return PortPlan(name=port.name, type=print_type(port.type), host=port.host)
+
+
+def _stream(stream: Stream) -> StreamPlan:
+    return StreamPlan(
+        name=stream.name,
+        item=print_type(stream.item),
+        policy=stream.policy,
+        args={name: print_expr(value) for name, value in stream.args},
+        capacity=print_expr(stream.capacity),
+        at_end=stream.at_end,
+        after_end_empty=stream.after_end_empty,
+        where=f"where_{stream.name}" if stream.where is not None else "",
+    )
+
+
+def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
+    touched = list(effects_of(walk.body, Names(program), walk.name))
+    regions = form_regions(walk, program)
+    loops = [op for op in every_op(walk.body) if isinstance(op, Loop)]
+    return WalkPlan(
+        name=walk.name,
+        line=source.line_of(walk.span.start),
+        nodes=sorted({op.node for op in every_op(walk.body) if isinstance(op, Invoke)}),
+        sends=_named(touched, "send"),
+        takes=_named(touched, "take"),
+        contexts=_named(touched, "context"),
+        samplers=_named(touched, "sampler"),
+        externs=sorted({op.name for op in every_op(walk.body) if isinstance(op, Extern)}),
+        loops=[
+            LoopPlan(
+                label=loop.label,
+                kind=loop.kind,
+                bound=print_expr(loop.bound),
+                region=regions[loop.label].method if loop.label in regions else "",
+            )
+            for loop in loops
+        ],
+    )
+
+
+def _named(effects: Iterable[Effect], kind: str) -> list[str]:
+    return sorted({effect.name for effect in effects if effect.kind == kind})
+
+
+def _request(request: Request, source: SourceFile) -> RequestPlan:
+    return RequestPlan(
+        name=request.name,
+        line=source.line_of(request.span.start),
+        inputs={value.name: print_type(value.type) for value in request.inputs},
+        outputs=[name + ("?" if optional else "") for name, optional in request.outputs],
+    )

@@ -1,0 +1,210 @@
+"""`plan.json`: its tables as frozen structs, its bytes, and reading it back.
+
+Expressions and types are text in the IR's form (`mstarc.ir.text`), so that link can evaluate them with a checkpoint's config. The
+JSON is deterministic: keys sorted, indented by two, one newline at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+FORMAT = 1
+NAME = "plan.json"
+
+
+class PlanError(ValueError):
+    """A plan that cannot be read. The message names the file and what is wrong."""
+
+
+class SpecPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the model is written: paths relative to the package; digest of the text of both files."""
+
+    path: str
+    binding: str
+    digest: str
+
+
+class ConfigPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    path: str = ""
+    expr: str = ""
+
+
+class ParamPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: str
+    low: str = ""
+    high: str = ""
+
+
+class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    layers: str
+    heads: str
+    kv_heads: str
+    head_dim: str
+
+
+class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    cache: str
+    max: str = ""
+    when: str = ""
+
+
+class SamplerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    settings: dict[str, str]
+    over: str = ""
+
+
+class PortPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: str
+    host: bool = False
+
+
+class OpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    params: list[PortPlan]
+    results: list[PortPlan]
+    attend: str = ""
+    positions: str = ""
+    at: str = ""
+    advance: str = ""
+    takes: str = ""
+    frozen: bool = False
+    cross: bool = False
+    random: bool = False
+    samples: str = ""
+    batch: str = ""
+    batch_max: str = ""
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    ops: list[OpPlan]
+    cache: str = ""
+    precision: str = ""
+    weights: str = ""
+
+
+class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """args: expressions, or the quoted name of an extern. where: the name of the generated predicate, or ""."""
+
+    name: str
+    item: str
+    policy: str
+    args: dict[str, str]
+    capacity: str
+    at_end: str = ""
+    after_end_empty: bool = False
+    where: str = ""
+
+
+class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """region: the method that runs it for many requests, or "" if the walk's coroutine does."""
+
+    label: str
+    kind: str
+    bound: str
+    region: str = ""
+
+
+class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Names are sorted. line: where the spec says it (the source map)."""
+
+    name: str
+    line: int
+    nodes: list[str] = []
+    sends: list[str] = []
+    takes: list[str] = []
+    contexts: list[str] = []
+    samplers: list[str] = []
+    externs: list[str] = []
+    loops: list[LoopPlan] = []
+
+
+class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    line: int
+    inputs: dict[str, str]
+    outputs: list[str]
+
+
+class BindingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The YAML beside the spec: what stands for the checkpoint's config, and which Python implements what."""
+
+    config: dict[str, dict[str, Any]] = {}
+    checkpoints: dict[str, dict[str, Any]] = {}
+    components: dict[str, dict[str, Any]] = {}
+    externs: dict[str, str] = {}
+    modalities: dict[str, Any] = {}
+    chat: dict[str, Any] = {}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. files: sha256 of each generated file, which tells a stale package from one that was edited by hand."""
+
+    format: int
+    abi: int
+    compiler: str
+    model: str
+    spec: SpecPlan
+    files: dict[str, str] = {}
+    binding: BindingPlan
+    configs: list[ConfigPlan] = []
+    params: list[ParamPlan] = []
+    caches: list[CachePlan] = []
+    contexts: list[ContextPlan] = []
+    samplers: list[SamplerPlan] = []
+    nodes: list[NodePlan] = []
+    streams: list[StreamPlan] = []
+    walks: list[WalkPlan] = []
+    requests: list[RequestPlan] = []
+    externs: list[str] = []
+
+
+def sha256_of(*texts: str) -> str:
+    """Digest of texts; their lengths take part, so moving a boundary changes it."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode()
+        digest.update(f"{len(data)}:".encode() + data)
+    return digest.hexdigest()
+
+
+def to_text(plan: Plan) -> str:
+    """plan.json, byte for byte the same for equal plans."""
+    return json.dumps(msgspec.to_builtins(plan), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def from_text(text: str, name: str = NAME) -> Plan:
+    """The plan that a text is. Raises PlanError naming the place."""
+    try:
+        version = json.loads(text).get("format")
+    except (ValueError, AttributeError) as error:
+        raise PlanError(f"{name} is not a plan: {error}") from None
+    if version != FORMAT:
+        raise PlanError(f"{name} has format {version}, this compiler reads {FORMAT}: compile the spec again")
+    try:
+        return msgspec.json.decode(text, type=Plan)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"{name}: {error}") from None
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a generated package. Raises PlanError."""
+    path = folder / NAME
+    try:
+        return from_text(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise PlanError(f"{folder} holds no generated package: {path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise PlanError(f"{path} is not UTF-8 text") from None

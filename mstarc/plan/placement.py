@@ -1,0 +1,192 @@
+"""Placement files: which rank runs which node. Takes TOML; gives a `Placement` or findings with their place in the file.
+
+    default = 0             # the rank of every node that [place] does not name; 0 if left out
+    [ranks.0]
+    device = "cpu"
+    threads = 1             # 0 or left out: chosen when the workers start
+    [place]
+    voice = 1
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mstarc.binding import nearest
+from mstarc.diagnostics import rules
+from mstarc.diagnostics.core import Collector, Rule
+from mstarc.plan.rules import MC606, MC607, MC608, MC609
+from mstarc.source import SourceFile, Span
+
+_RANK_KEYS = ("device", "threads")
+_KEYS = ("default", "ranks", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """One rank: a process on a device. threads 0 = chosen at start."""
+
+    device: str = "cpu"
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """ranks by number, 0.. without a gap; `place`: node -> rank; every other node is on `default`."""
+
+    name: str = ""
+    ranks: tuple[RankPlace, ...] = (RankPlace(),)
+    place: Mapping[str, int] = field(default_factory=dict)
+    default: int = 0
+    source: SourceFile = SourceFile("", "")
+
+    def rank_of(self, node: str) -> int:
+        return self.place.get(node, self.default)
+
+    def where(self, key: str, table: str = "place") -> Span:
+        """Where the file says it."""
+        return _find(self.source, table, key)
+
+
+def find_placement(name: str, beside: Path) -> Path:
+    """A path, or a name in `specs/placements/` here or in `placements/` beside the spec; what is not found is returned as it is."""
+    places = (Path(name), Path("specs/placements") / f"{name}.toml", beside / "placements" / f"{name}.toml")
+    return next((path for path in places if path.is_file()), Path(name))
+
+
+def known_placements(beside: Path) -> list[str]:
+    """Names that `find_placement` knows."""
+    folders = (Path("specs/placements"), beside / "placements")
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+
+
+def read_placement(path: Path, report: Collector) -> Placement | None:
+    """The placement of a file, or None after MC012 or MC606 to MC609."""
+    try:
+        source = SourceFile(str(path), path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"placement {path} cannot be read: {error.strerror or error}"
+        report.report(rules.MC012, message, Span(str(path), 0, 0))
+        return None
+    except UnicodeDecodeError:
+        report.report(rules.MC012, f"placement {path} is not UTF-8 text", Span(str(path), 0, 0))
+        return None
+    return parse_placement(source, report)
+
+
+def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
+    """The placement of a text."""
+    try:
+        content = tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        report.report(MC608, f"the placement is not TOML: {_first(error)}", _at_line(source, error))
+        return None
+    before = report.failed
+    for key in content:
+        if key not in _KEYS:
+            _unknown(key, _KEYS, _find(source, "", key), report)
+    ranks = _ranks(_table(content, "ranks", source, report), source, report)
+    place = _place(_table(content, "place", source, report), len(ranks), source, report)
+    default = content.get("default", 0)
+    if not _is_rank(default, len(ranks)):
+        node = _find(source, "", "default")
+        report.report(rules.MC601, f"`default = {default}` is no rank, so nodes that [place] leaves out have none", node)
+    if report.failed and not before:
+        return None
+    return Placement(Path(source.path).stem, ranks, place, default, source)
+
+
+def _first(error: Exception) -> str:
+    return str(error).split(" (at ")[0]
+
+
+def _at_line(source: SourceFile, error: Exception) -> Span:
+    match = re.search(r"line (\d+)", str(error))
+    line = int(match[1]) if match else 1
+    return _line_span(source, min(line, source.text.count("\n") + 1))
+
+
+def _line_span(source: SourceFile, line: int) -> Span:
+    text = source.line_text(line)
+    start = len("\n".join(source.text.split("\n")[: line - 1]).encode()) + (line > 1)
+    return Span(source.path, start, start + max(1, len(text.encode())))
+
+
+def _find(source: SourceFile, table: str, key: str) -> Span:
+    """The line of `key = ` in `[table]`, of `[table.key]`, or the file's start."""
+    here = ""
+    for number, line in enumerate(source.text.split("\n"), 1):
+        header = re.match(r"\s*\[\s*([^\]]+?)\s*\]", line)
+        if header:
+            here = header[1].replace('"', "")
+            if here in (f"{table}.{key}", key if not table else ""):
+                return _line_span(source, number)
+        elif here == table and re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line):
+            return _line_span(source, number)
+    return Span(source.path, 0, 0)
+
+
+def _table(content: Mapping[str, Any], key: str, source: SourceFile, report: Collector) -> Mapping[str, Any]:
+    found = content.get(key, {})
+    if isinstance(found, dict):
+        return found
+    report.report(MC608, f"`{key}` is not a table", _find(source, "", key), help=f"write `[{key}]` with one key a line")
+    return {}
+
+
+def _unknown(key: str, known: Iterable[str], at: Span, report: Collector, rule: Rule = MC608) -> None:
+    near = nearest(key, known)
+    help_text = f"did you mean `{near}`?" if near else "there are " + ", ".join(f"`{k}`" for k in known)
+    report.report(rule, f"unknown key `{key}` in the placement", at, subject=key, help=help_text)
+
+
+def _ranks(table: Mapping[str, Any], source: SourceFile, report: Collector) -> tuple[RankPlace, ...]:
+    found: dict[int, RankPlace] = {}
+    for key, value in table.items():
+        at = _find(source, "ranks", key)
+        if not key.isdigit() or not isinstance(value, dict):
+            report.report(MC608, f"`ranks.{key}` is not a rank's table", at, help="write `[ranks.0]`, `[ranks.1]`, …")
+        elif int(key) in found:
+            report.report(MC609, f"rank {int(key)} is described twice", at)
+        else:
+            found[int(key)] = _rank(key, value, source, report)
+    for number in range(len(found)):
+        if number not in found and not report.failed:
+            message = f"there is no rank {number}, though there is a rank {max(found)}"
+            report.report(MC609, message, _find(source, "ranks", str(max(found))))
+    return tuple(found[number] for number in sorted(found)) or (RankPlace(),)
+
+
+def _rank(key: str, table: Mapping[str, Any], source: SourceFile, report: Collector) -> RankPlace:
+    for name in table:
+        if name not in _RANK_KEYS:
+            _unknown(name, _RANK_KEYS, _find(source, f"ranks.{key}", name), report)
+    device, threads = table.get("device", "cpu"), table.get("threads", 0)
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        at = _find(source, f"ranks.{key}", "device")
+        report.report(MC607, f"device {device!r} of rank {key} is not built yet", at, help="write `cpu` or `cuda:0`")
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
+        at = _find(source, f"ranks.{key}", "threads")
+        report.report(MC608, f"`threads` of rank {key} is not a number from 0 to 1024", at)
+    return RankPlace(str(device), threads if isinstance(threads, int) else 0)
+
+
+def _place(table: Mapping[str, Any], ranks: int, source: SourceFile, report: Collector) -> dict[str, int]:
+    for node, value in table.items():
+        at = _find(source, "place", node)
+        if isinstance(value, list):
+            report.report(MC607, f"node `{node}` on several ranks is not built yet", at, help="give it one rank")
+        elif not _is_rank(value, ranks):
+            message = f"node `{node}` is placed on {value!r}, which is no rank"
+            help_text = f"the file describes ranks 0 to {ranks - 1}" if ranks > 1 else "the file describes rank 0 only"
+            report.report(MC606, message, at, subject=node, help=help_text)
+    return {node: value for node, value in table.items() if _is_rank(value, ranks)}
+
+
+def _is_rank(value: object, ranks: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ranks
