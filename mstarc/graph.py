@@ -307,9 +307,9 @@ def to_mermaid(seen: Picture) -> str:
         lines.append(f"  walk_{walk.name}[{_mermaid(_block_text(walk))}]")
     for store in seen.stores:
         lines.append(f"  context_{store.name}[({_mermaid(f'{store.name} {store.text}')})]")
-    for request, walk, arm in _calls(seen):
+    for caller, callee, arm in _calls(seen):
         label = f"|{_mermaid(arm)}|" if arm else ""
-        lines.append(f"  request_{request} -->{label} walk_{walk}")
+        lines.append(f"  request_{caller} -->{label} walk_{callee}")
     for flow in seen.flows:
         lines.append(f"  walk_{flow.source} ==>|{_mermaid(f'{flow.stream}: {flow.text}')}| walk_{flow.sink}")
     for touch in seen.touches:
@@ -332,8 +332,8 @@ def to_dot(seen: Picture) -> str:
     for store in seen.stores:
         text = json.dumps(f"{store.name}\n{store.text}", ensure_ascii=False)
         lines.append(f"  context_{store.name} [label = {text}, shape = cylinder];")
-    for request, walk, arm in _calls(seen):
-        lines.append(f"  request_{request} -> walk_{walk} [label = {json.dumps(arm)}];")
+    for caller, callee, arm in _calls(seen):
+        lines.append(f"  request_{caller} -> walk_{callee} [label = {json.dumps(arm)}];")
     for flow in seen.flows:
         label = json.dumps(f"{flow.stream}\n{flow.text}", ensure_ascii=False)
         lines.append(f"  walk_{flow.source} -> walk_{flow.sink} [label = {label}, style = bold, constraint = false];")

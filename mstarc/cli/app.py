@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 
-class FindingFormat(str, Enum):
+class FindingFormat(StrEnum):
     """How findings are written."""
 
     text = "text"
@@ -35,14 +35,14 @@ class FindingFormat(str, Enum):
     github = "github"
 
 
-class ProductFormat(str, Enum):
+class ProductFormat(StrEnum):
     """How a product is written."""
 
     text = "text"
     json = "json"
 
 
-class PictureFormat(str, Enum):
+class PictureFormat(StrEnum):
     """How a picture is written."""
 
     html = "html"
@@ -50,11 +50,12 @@ class PictureFormat(str, Enum):
     dot = "dot"
 
 
-class PassName(str, Enum):
+class PassName(StrEnum):
     """The passes after which the IR can be shown."""
 
-    lower = "lower"
-    bind = "bind"
+    LOWER = "lower"
+    BIND = "bind"
+    FORM_REGIONS = "form-regions"
 
 
 def verb(command: Callable[P, int]) -> Callable[P, None]:
@@ -99,7 +100,10 @@ Folder = Annotated[str, typer.Argument(metavar="DIR", help="A generated package.
 Placement = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME|PATH", help="A placement: a TOML file, or its name in specs/placements. Else one CPU rank."
+        "--placement",
+        "-p",
+        metavar="NAME|PATH",
+        help="A placement: a TOML file, or its name in specs/placements. Else one CPU rank.",
     ),
 ]
 Findings = Annotated[FindingFormat, typer.Option(help="How findings are written.")]
@@ -119,7 +123,7 @@ Wants = Annotated[
 RequestName = Annotated[str | None, typer.Option(metavar="NAME", help="Which request to run, if there are several.")]
 
 
-@app.command()
+@app.command(rich_help_panel="Specs")
 @verb
 def check(
     paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, or folders with .walk files below them.")],
@@ -132,7 +136,7 @@ def check(
     return run_check(CheckCall(tuple(paths), format.value, deny_warnings))
 
 
-@app.command("compile")
+@app.command("compile", rich_help_panel="Specs")
 @verb
 def compile_(
     paths: Annotated[
@@ -152,13 +156,14 @@ def compile_(
     return run_compile(paths or [], output, check)
 
 
-@app.command()
+@app.command(rich_help_panel="Look inside")
 @verb
 def ir(
     path: SpecOrPackage,
     after: Annotated[
-        PassName, typer.Option(help="After which pass: as lowered, or with the binding's config values.")
-    ] = PassName.lower,
+        PassName,
+        typer.Option(help="After which pass: as lowered; with the binding's config values; with its regions named."),
+    ] = PassName.LOWER,
     format: Product = ProductFormat.text,
 ) -> int:
     """Print the intermediate form of a spec."""
@@ -167,7 +172,7 @@ def ir(
     return run_ir(path, after.value, format.value)
 
 
-@app.command()
+@app.command(rich_help_panel="Look inside")
 @verb
 def graph(
     path: SpecOrPackage,
@@ -184,7 +189,7 @@ def graph(
     return run_graph(path, output, None if format is None else format.value)
 
 
-@app.command()
+@app.command(rich_help_panel="Run")
 @verb
 def plan(folder: Folder, placement: Placement = None, format: Product = ProductFormat.text) -> int:
     """Show a package under a placement: ranks, streams and why they progress, KV bytes. JSON is the linked program."""
@@ -193,7 +198,7 @@ def plan(folder: Folder, placement: Placement = None, format: Product = ProductF
     return run_plan(folder, placement, format.value)
 
 
-@app.command()
+@app.command(rich_help_panel="Specs")
 @verb
 def explain(
     code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as MC202, or a rule's name.")] = None,
@@ -206,7 +211,7 @@ def explain(
     return run_explain(code, listed, format.value)
 
 
-@app.command()
+@app.command(rich_help_panel="Look inside")
 @verb
 def interpret(
     path: Spec,
@@ -225,7 +230,7 @@ def interpret(
     return run_interpret(call)
 
 
-@app.command()
+@app.command(rich_help_panel="Run")
 @verb
 def run(
     folder: Folder,
@@ -242,7 +247,7 @@ def run(
     return run_server(folder, placement, host, port, deadline)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, rich_help_panel="Run")
 @verb
 def call(
     context: typer.Context,

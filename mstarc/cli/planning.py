@@ -15,6 +15,7 @@ from mstarc.cli.packages import Package, link_package
 from mstarc_runtime.abi.chunks import capacity_sum, policy_of
 
 if TYPE_CHECKING:
+    from mstarc.plan.model import Plan
     from mstarc_runtime.abi.linked import CacheLink, Linked, StreamLink
 
 NUMBER = 4  # bytes of an f32
@@ -38,14 +39,15 @@ def _print(package: Package) -> None:
     linked = package.linked
     placed = f" under {linked.placement}" if linked.placement else ", everything on one rank"
     print(f"{linked.model}{placed}; digest {linked.digest[:12]}")
-    for table in tables(linked):
+    for table in tables(linked, package.plan):
         _draw(table)
 
 
-def tables(linked: Linked) -> Iterator[Table]:
+def tables(linked: Linked, plan: Plan) -> Iterator[Table]:
     """(title, heads, rows) of each table that has rows."""
     every: list[Table] = [
         ("ranks", ("rank", "device", "threads", "nodes", "walks"), list(_ranks(linked))),
+        ("walks", ("walk", "rank", "nodes", "contexts", "loops"), list(_walks(linked, plan))),
         (
             "streams",
             ("stream", "policy", "at end", "from", "to", "transport", "capacity", "progress"),
@@ -67,6 +69,15 @@ def _ranks(linked: Linked) -> Iterator[tuple[str, ...]]:
         nodes = [node.name for node in linked.nodes if node.name in used]
         threads = "auto" if rank.threads == 0 else str(rank.threads)
         yield str(rank.rank), rank.device, threads, ", ".join(nodes) or "-", ", ".join(w.name for w in walks) or "-"
+
+
+def _walks(linked: Linked, plan: Plan) -> Iterator[tuple[str, ...]]:
+    """A loop is either a region, run for many requests at once, or part of its walk's coroutine."""
+    loops = {walk.name: walk.loops for walk in plan.walks}
+    for walk in linked.walks:
+        shown = [f"{loop.label} ({'region' if loop.region else 'coroutine'})" for loop in loops.get(walk.name, [])]
+        cells = (", ".join(names) or "-" for names in (walk.nodes, walk.contexts, shown))
+        yield (walk.name, str(walk.rank), *cells)
 
 
 def _stream(stream: StreamLink, linked: Linked) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class OneCall:
 
 def run_server(folder: str, placement: str | None, host: str, port: int, deadline: float | None) -> int:
     """Serve until a signal comes."""
-    linked = link_package(folder, placement).linked
+    linked = with_threads(link_package(folder, placement).linked, cores())
     serving = _runtime()
     options: dict[str, Any] = {} if deadline is None else {"deadline_s": deadline}
     return int(serving.run_server(linked, host, port, **options))
@@ -45,7 +46,7 @@ def run_server(folder: str, placement: str | None, host: str, port: int, deadlin
 
 def run_call(call: OneCall) -> int:
     """Run one request: the answer to stdout, audio to a file, the times to stderr."""
-    linked = link_package(call.folder, call.placement).linked
+    linked = with_threads(link_package(call.folder, call.placement).linked, cores())
     serving = _runtime()
     program = _conductor(linked)
     kinds = input_kinds(program, call.request)
@@ -85,6 +86,25 @@ def input_kinds(program: ConductorProgram, request: str | None) -> dict[str, str
     """The kind of each input of a request, or of all requests if none is named."""
     entries = [entry for entry in program.ENTRIES if request in (None, entry.name)]
     return {item.name: item.kind for entry in entries for item in entry.inputs}
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def with_threads(linked: Linked, cores: int) -> Linked:
+    """Ranks whose placement says nothing of threads share the cores that are left; one core is kept for the conductor."""
+    from msgspec.structs import replace
+
+    unsaid = [rank.rank for rank in linked.ranks if rank.threads == 0]
+    if not unsaid:
+        return linked
+    left = cores - 1 - sum(rank.threads for rank in linked.ranks)
+    each, over = divmod(max(left, len(unsaid)), len(unsaid))
+    more = set(unsaid[:over])
+    ranks = [r if r.threads else replace(r, threads=each + (r.rank in more)) for r in linked.ranks]
+    return replace(linked, ranks=ranks)
 
 
 def _runtime() -> Any:

@@ -199,14 +199,14 @@ def _is_simple(end: str) -> bool:
 
 def _apply(expr: Apply, place: Place) -> tuple[str, int]:
     match expr.fn, expr.args:
-        case ("wants" | "given"), (what,):
+        case (("wants" | "given"), (what,)):
             return f"{place.asks}.{expr.fn}({text(what, place)})", ATOM
         case "present", (x,):
             found = text(x, place, COMPARE + 1)
             if place.owner == "request":
                 return f"{found} is not None", COMPARE
             return f"{found} is not None and {found} is not ABSENT", AND
-        case ("len" | "min" | "max"), args:
+        case (("len" | "min" | "max"), args):
             return f"{expr.fn}({', '.join(text(arg, place) for arg in args)})", ATOM
         case "last", (x, k) if not place.rows and place.owner == "walk":
             found = text(x, place, ATOM)

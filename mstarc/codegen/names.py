@@ -16,9 +16,9 @@ from mstarc.ir.visit import entries_of, every_op, results_of
 
 #: names that generated code uses itself
 OWN = frozenset(
-    "self walk b request need item config ABSENT Any Array Batch Steps Walk WorkerProgram ConductorProgram Entry Input Need Param "
-    "RequestRun last _".split()
+    {"self", "walk", "b", "request", "need", "item", "config", "_", "ABSENT", "Any", "Array", "Batch", "Steps"}
 )
+OWN |= {"Walk", "WorkerProgram", "ConductorProgram", "Entry", "Input", "Need", "Param", "RequestRun"}
 _TAKEN = OWN | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(dir(builtins))
 
 

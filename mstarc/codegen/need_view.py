@@ -8,7 +8,7 @@ uncertain fork makes the target unknown. So the sum is an upper bound on every p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mstarc.codegen.expressions import Place, text
 from mstarc.codegen.layout import Call
@@ -98,7 +98,7 @@ class _NeedWriter:
         dims = sorted({part.name for part in every_expr(total) if isinstance(part, Ref) and part.scope == "dim"})
         for dim in dims:
             self.used[dim] = self.lengths[dim]
-        place = Place(**{**_fields(self.place), "dims": {dim: _dim(dim) for dim in dims}})
+        place = replace(self.place, dims={dim: _dim(dim) for dim in dims})
         if isinstance(total, Ref) or not dims:
             return text(total, place)
         if len(dims) == 1:
@@ -126,10 +126,6 @@ class _NeedWriter:
                 left, right = self._known(a, op, decl), self._known(b, op, decl)
                 return None if left is None or right is None else Binary(sign, left, right)
         return None
-
-
-def _fields(place: Place) -> dict[str, object]:
-    return {name: getattr(place, name) for name in Place.__slots__}
 
 
 def _dim(name: str) -> str:

@@ -176,4 +176,3 @@ class _Coroutine:
             args = ("request", *(self.names[ident] for ident in params))
             items.append(Call(f"{arm.label}=self.{name}", args))
         self.writer.add(Call("yield request.together", tuple(items), many=True))
-

@@ -45,7 +45,8 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         binding=_binding(binding),
         configs=[ConfigPlan(name=c.name, path=c.path, expr=_text(c.expr)) for c in program.configs],
         params=[
-            ParamPlan(name=p.name, type=print_type(p.type), low=_text(p.low), high=_text(p.high)) for p in program.params
+            ParamPlan(name=p.name, type=print_type(p.type), low=_text(p.low), high=_text(p.high))
+            for p in program.params
         ],
         caches=[
             CachePlan(

@@ -43,7 +43,9 @@ class ConfigScope(Scope):
         if config.path and key in self._plan.binding.config.get(section, {}):
             return self._plan.binding.config[section][key]
         if not config.expr:
-            raise FoldError(f"config `{ref.name}` reads `{config.path}`, which neither the binding nor a checkpoint gives")
+            raise FoldError(
+                f"config `{ref.name}` reads `{config.path}`, which neither the binding nor a checkpoint gives"
+            )
         if ref.name in self._open:
             raise FoldError(f"config `{ref.name}` is defined by itself")
         self._open.add(ref.name)

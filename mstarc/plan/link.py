@@ -101,7 +101,9 @@ class _Linker:
             streams=streams,
             walks=[_walk(walk, ranks[walk.name]) for walk in plan.walks],
             externs=plan.binding.externs,
-            checkpoints=[CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())],
+            checkpoints=[
+                CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())
+            ],
             modalities={**plan.binding.modalities, **({"chat": plan.binding.chat} if plan.binding.chat else {})},
             placement=self.placement.name,
         )

@@ -36,7 +36,7 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
         params=[_kind(port) for port in op.params],
         results=len(op.results),
         result_kinds=[_result_kind(port) for port in op.results],
-        optional=[parse_type(port.type).optional for port in op.params],
+        optional=[getattr(parse_type(port.type), "optional", False) for port in op.params],
         attend=op.attend,
         positions=op.positions,
         advance=_advance(named, op, scope),
@@ -75,7 +75,9 @@ def _advance(named: str, op: OpPlan, scope: ConfigScope) -> int | None:
     try:
         return scope.number(op.advance)
     except FoldError:
-        raise FoldError(f"not built yet: {named} advances its counter by `{op.advance}`, which no config gives") from None
+        raise FoldError(
+            f"not built yet: {named} advances its counter by `{op.advance}`, which no config gives"
+        ) from None
 
 
 def _takes(named: str, op: OpPlan, scope: ConfigScope) -> str:

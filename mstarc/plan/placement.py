@@ -1,11 +1,11 @@
 """Placement files: which rank runs which node. Takes TOML; gives a `Placement` or findings with their place in the file.
 
-    default = 0             # the rank of every node that [place] does not name; 0 if left out
-    [ranks.0]
-    device = "cpu"
-    threads = 1             # 0 or left out: chosen when the workers start
-    [place]
-    voice = 1
+default = 0             # the rank of every node that [place] does not name; 0 if left out
+[ranks.0]
+device = "cpu"
+threads = 1             # 0 or left out: chosen when the workers start
+[place]
+voice = 1
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Placement:
     ranks: tuple[RankPlace, ...] = (RankPlace(),)
     place: Mapping[str, int] = field(default_factory=dict)
     default: int = 0
-    source: SourceFile = SourceFile("", "")
+    source: SourceFile = field(default_factory=lambda: SourceFile("", ""))
 
     def rank_of(self, node: str) -> int:
         return self.place.get(node, self.default)
@@ -95,7 +95,9 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
     default = content.get("default", 0)
     if not _is_rank(default, len(ranks)):
         node = _find(source, "", "default")
-        report.report(rules.MC601, f"`default = {default}` is no rank, so nodes that [place] leaves out have none", node)
+        report.report(
+            rules.MC601, f"`default = {default}` is no rank, so nodes that [place] leaves out have none", node
+        )
     if report.failed and not before:
         return None
     return Placement(Path(source.path).stem, ranks, place, default, source)

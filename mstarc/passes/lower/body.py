@@ -65,7 +65,7 @@ class Body:
 
     def guarded(self, tree: ast.Guarded) -> None:
         """`statement when condition`: what it binds may be absent afterwards."""
-        cond = self.expressions.condition(tree.cond, "the condition of `when`")
+        cond = self.expressions.condition(tree.cond, "`when`")
         with self.block("`when`") as ops:
             self.statement(tree.stmt)
             bound = dict(self.names.frames[-1])

@@ -38,7 +38,7 @@ class Matcher:
         for k, arg in enumerate(args):
             if arg.name is not None:
                 if arg.name.text not in names:
-                    self._symbols.unknown(arg.name, f"parameter of `{self._callee}`", names)
+                    self._symbols.unknown(arg.name, "parameter", names, f"`{self._callee}`")
                     return None
                 name = arg.name.text
             elif k < len(names):
@@ -146,7 +146,7 @@ class Matcher:
 
     def _dim(self, name: str) -> Expr:
         if name not in self._bound:
-            self._bound[name] = self._dims.fresh(name)
+            self._bound[name] = self._dims.fresh(name.split("#")[0])
         return self._bound[name]
 
 

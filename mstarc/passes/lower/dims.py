@@ -2,7 +2,8 @@
 
 A dim is `declared` (named in a signature: it stands for any length, so two different ones are never equal) or `open` (a length
 that only a call decides: an op's own free dim, what an extern returns, what a loop collects). Open dims are solved for; the
-others, config values apart, must be equal as polynomials. A config value is one number in the end, so two of them may be equal.
+others must be equal as polynomials. A config or param may turn out to be a number that is written elsewhere, so the two may be
+equal; two different ones are not expected to be, and a declared dim is no fixed number.
 """
 
 from __future__ import annotations
@@ -102,10 +103,11 @@ class Dims:
         """Whether what is left can be zero: only if values decide it that the model does not hold."""
         if set(difference) == {()}:
             return False
-        leaves = [leaf for side in sides for leaf in every_expr(self._expanded(side)) if isinstance(leaf, Ref | Var)]
-        if any(isinstance(leaf, Var) for leaf in leaves):
+        leaves = [[leaf for leaf in every_expr(side) if isinstance(leaf, Ref | Var)] for side in map(self._expanded, sides)]
+        if any(isinstance(leaf, Var) for side in leaves for leaf in side):
             return True
-        return bool(leaves) and all(isinstance(leaf, Ref) and leaf.scope == "config" for leaf in leaves)
+        named = [side for side in leaves if side]
+        return len(named) == 1 and all(isinstance(leaf, Ref) and leaf.scope in ("config", "param") for leaf in named[0])
 
     # ------------------------------------------------------------------------------------------------------- polynomials
 

@@ -200,7 +200,7 @@ class Expressions:
                 subject=name.text,
             )
         elif isinstance(due, Enum):
-            self.symbols.unknown(name, "member or value", (*due.members, *self._known()))
+            self.symbols.unknown(name, "member", due.members, f"`{type_text(due)}`")
         else:
             self.symbols.unknown(name, "value", self._known())
         return poison(name.span)
@@ -218,13 +218,13 @@ class Expressions:
                 known = dict(fields)
                 if field.text in known:
                     return Typed(made, known[field.text], base.phase, field.span)
-                self.symbols.unknown(field, f"field of `{name}`", known)
+                self.symbols.unknown(field, "field", known, f"`{name}`")
             case Parts(members):
                 return self._common_field(base, members, field)
             case Chunk():
                 if field.text in CHUNK_FIELDS:
                     return Typed(made, CHUNK_FIELDS[field.text], "host", field.span)
-                self.symbols.unknown(field, "field of a chunk", CHUNK_FIELDS)
+                self.symbols.unknown(field, "field", CHUNK_FIELDS, "a chunk")
             case other:
                 message = f"a value of type {type_text(other)} has no fields"
                 self.report.report(rules.MC002, message, field.span, subject=field.text)

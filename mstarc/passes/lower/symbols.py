@@ -29,12 +29,13 @@ class Symbol:
 
 @dataclass
 class Symbols:
-    """Declared names of a model. `types` and `values`: of configs, params and lets, once they are lowered.
+    """Declared names of a model; `complete`: whether all its declarations were parsed. `types` and `values`: of configs, params and lets, once they are lowered.
 
     Requests are named by clients only, so their names are a namespace of their own.
     """
 
     report: Collector
+    complete: bool = True
     table: dict[str, Symbol] = field(default_factory=dict)
     requests: dict[str, Symbol] = field(default_factory=dict)
     types: dict[str, Type | None] = field(default_factory=dict)
@@ -92,15 +93,16 @@ class Symbols:
         self.unknown(name, wanted, (other for other, found in self.table.items() if found.kind in kinds))
         return None
 
-    def unknown(self, name: ast.Name, wanted: str, known: Iterable[str]) -> None:
-        """MC002: a name that stands for nothing."""
-        self.report.report(
-            rules.MC002,
-            f"there is no {wanted} `{name.text}`",
-            name.span,
-            help=nearest(name.text, known),
-            subject=name.text,
-        )
+    def unknown(self, name: ast.Name, wanted: str, known: Iterable[str], owner: str = "") -> None:
+        """MC002: a name that stands for nothing; `owner` is what has no such thing.
+
+        Where a declaration did not parse, a name that is near no other may be its name: nothing is said.
+        """
+        hint = nearest(name.text, known)
+        if hint is None and not owner and not self.complete:
+            return
+        message = f"{owner} has no {wanted} `{name.text}`" if owner else f"there is no {wanted} `{name.text}`"
+        self.report.report(rules.MC002, message, name.span, help=hint, subject=name.text)
 
     def setting(self, name: ast.Name, what: str, known: Iterable[str]) -> None:
         """MC013: a word that is not among those a clause has."""

@@ -166,7 +166,7 @@ class WalkCalls(Body):
             return None
         op = next((op for op in node.ops if op.name == op_name.text), None)
         if op is None:
-            self.symbols.unknown(op_name, f"op of node `{node.name}`", [op.name for op in node.ops])
+            self.symbols.unknown(op_name, "op", [op.name for op in node.ops], f"node `{node.name}`")
             return None
         return node, op
 

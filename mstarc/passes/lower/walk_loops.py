@@ -150,9 +150,7 @@ class WalkLoops(WalkCalls):
 
     def _rebinds(self, name: ast.Name, binding: Binding) -> None:
         """After the loop the name is the loop's result, which is a new binding of it where the loop stands."""
-        if binding.depth < self.depth:
-            self.bound_twice(name, binding)
-        elif self.loops and name.text in self.loops[-1].carried and not self.may_rebind(name.text):
+        if self.loops and name.text in self.loops[-1].carried and not self.may_rebind(name.text):
             self.bound_twice(name, binding)
 
     def _next_value(self, carry: ast.Carry, init: Typed, inner: core.Value, scope: LoopScope) -> Expr:

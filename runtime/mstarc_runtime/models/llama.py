@@ -88,7 +88,7 @@ class Llama:
             qkv = (self._scaled(x, layer.norm1) @ layer.qkv).view(len(x), -1, dim)
             qk = _rotate(qkv[:, :rotated], cos, sin)
             mixed = run.attend(n, qk[:, :heads], qk[:, heads:], qkv[:, rotated:])
-            x = torch.addmm(x, mixed.view(len(x), -1), layer.out)
+            x = torch.addmm(x, mixed.reshape(len(x), -1), layer.out)
             gate, up = (self._scaled(x, layer.norm2) @ layer.gate_up).chunk(2, dim=-1)
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         return x

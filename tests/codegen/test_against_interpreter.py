@@ -1,0 +1,83 @@
+"""Generated code on the runtime gives what the interpreter gives: the same emissions, loop ends and context lengths, on one rank or
+two, under any order of messages and turns, alone and in a batch. This is what generated code means.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mstarc.interp import HashMachine, Outcome, interpret
+from mstarc.ir.core import Program
+from mstarc.ir.text import parse_program
+from mstarc.ir.verify import verify
+from mstarc.passes.form_regions import form_regions, loops_of
+from mstarc_runtime.conductor.admission import Needs, dry_run
+from tests.codegen.harness import events_of, linked_of, plain, serving
+from tests.interp.random_programs import Generator
+
+SEEDS = range(80)
+STARTS = (3, 17, 404)
+
+
+def random_program(seed: int) -> Program:
+    program = parse_program(Generator(seed).text())
+    verify(program)
+    return program
+
+
+def expected(program: Program, start: int) -> Outcome:
+    return interpret(program, HashMachine(program), {"start": start}, seed=start)
+
+
+def emissions(outcome: Outcome) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for event in outcome.events:
+        found.setdefault(event.modality, []).append((plain(event.value), plain_attrs(event.attrs)))
+    return found
+
+
+def plain_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
+    return {name: plain(value) for name, value in attrs.items()}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_random_programs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = random_program(seed)
+    wanted = {start: expected(program, start) for start in STARTS}
+    for ranks, shuffle in ((1, None), (1, seed), (2, None), (2, seed + 1)):
+        linked = linked_of(program, tmp_path, ranks)
+        async with serving(program, linked, monkeypatch, shuffle) as (engine, tables):
+            runs = {start: await engine.submit("r", {"start": start}, {}, seed=start) for start in STARTS}
+            for start, run in runs.items():
+                assert await events_of(run) == emissions(wanted[start]), (
+                    f"start {start}, {ranks} ranks, shuffle {shuffle}"
+                )
+                assert run.outcome.causes == dict(wanted[start].causes)
+            for table in tables:
+                _check_needs(engine, runs[STARTS[0]], table.peaks)
+
+
+def _check_needs(engine: Any, run: Any, peaks: dict[str, int]) -> None:
+    """What admission reserves is enough for what was written."""
+    needs = Needs(dict.fromkeys(peaks, 10**9), frozenset())
+    dry_run(run, needs, engine.program)
+    for context, length in peaks.items():
+        assert needs.peak.get(context, 0) >= length, f"context {context} grew to {length}"
+
+
+def test_random_programs_hold_both_kinds_of_loops() -> None:
+    regions = coroutines = sends = gathers = stops = 0
+    for seed in SEEDS:
+        program = random_program(seed)
+        for walk in program.walks:
+            found = form_regions(walk, program)
+            regions += len(found)
+            coroutines += sum(loop.label not in found for loop in loops_of(walk.body))
+            sends += sum(bool(region.sends) for region in found.values())
+            gathers += sum(bool(region.collects) for region in found.values())
+            stops += sum("Stop" in {type(op).__name__ for op in r.loop.body.ops} for r in found.values())
+    assert min(regions, coroutines) > 50
+    assert min(sends, gathers, stops) > 5
