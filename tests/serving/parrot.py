@@ -147,6 +147,7 @@ class ParrotRank:
 
     def __init__(self, script: Script = parrot) -> None:
         self.script = script
+        self.turns: dict[int, Turn] = {}
         self.opened: dict[int, Open] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.stopped = False
@@ -180,7 +181,7 @@ class ParrotRank:
             case Open(request=request):
                 self.opened[request] = message
             case Start(request=request):
-                turn = Turn(self, self.opened[request], message)
+                turn = self.turns[request] = Turn(self, self.opened[request], message)
                 self.tasks[request] = asyncio.create_task(self._run(turn))
             case Finish(request=request):
                 self.opened.pop(request, None)
@@ -188,7 +189,9 @@ class ParrotRank:
                 if task is not None and not task.done():
                     self.cancelled.append(request)
                     task.cancel()
-                asyncio.get_running_loop().call_soon(self.tell, Freed(request))
+                turn = self.turns.pop(request, None)
+                counts = {"context:main": len(turn.ids) + turn.emitted} if turn is not None else {}
+                asyncio.get_running_loop().call_soon(self.tell, Freed(request, counts))
 
     async def _run(self, turn: Turn) -> None:
         await self.script(turn)

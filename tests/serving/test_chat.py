@@ -189,18 +189,21 @@ async def test_stalls_are_counted() -> None:
         assert await h.metric('mstarc_chunk_lateness_seconds_bucket{le="+Inf"}') == 3
 
 
-async def test_usage_is_null_where_it_is_not_known() -> None:
-    """A request cut by a stop string ends before its walk has told how long the context got; a length from before is not it."""
+async def test_usage_after_a_stop_string() -> None:
+    """The ranks say what they counted when they let go of the request: what was made but not shown is no prompt."""
 
     async def endless(turn: Turn) -> None:
-        for run in list(h.engine.running.values()):
-            run.outcome.counts["context:main"] = 2
         while True:
             turn.say("ab")
             await asyncio.sleep(0)
 
     async with harness(endless) as h:
-        assert (await h.chat("a", stop="ba")).json()["usage"] is None
+        usage = (await h.chat("abc", stop="ba")).json()["usage"]
+    assert usage["prompt_tokens"] == 3
+    assert usage["completion_tokens"] >= 2
+
+
+async def test_usage_is_null_where_it_is_not_known() -> None:
     async with harness(text={"decoder": "tests.serving.parrot.Utf8Stream"}) as h:
         assert (await h.chat("a")).json()["usage"] is None
 

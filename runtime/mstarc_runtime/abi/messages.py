@@ -120,9 +120,10 @@ class WalkFailed(Message, frozen=True, tag="failed"):
 
 
 class Freed(Message, frozen=True, tag="freed"):
-    """Answer to `Finish`: this rank holds nothing of the request any more."""
+    """Answer to `Finish`: this rank holds nothing of the request any more. `counts`: `context:<name>` -> its last length."""
 
     request: int
+    counts: dict[str, int] = {}
 
 
 class Stats(Message, frozen=True, tag="stats"):

@@ -138,6 +138,15 @@ class Engine:
         """Whether every rank is up with its weights loaded."""
         return len(self._ready) == len(self.linked.ranks) and not self._fatal and not self._stopping
 
+    def why_not_ready(self) -> str:
+        """What is missing for `ready`, in words; "" if nothing is."""
+        if self._stopping:
+            return "the server is shutting down"
+        if self._fatal:
+            return self._fatal
+        missing = [link.label or str(link.rank) for link in self.linked.ranks if link.rank not in self._ready]
+        return f"rank {', '.join(missing)} is not up" if missing else ""
+
     def gauges(self) -> dict[str, float]:
         """What the conductor itself holds; all return to zero when nothing runs."""
         return {
@@ -161,7 +170,7 @@ class Engine:
     ) -> RequestRun:
         """Check and admit one request; it runs from here on. Raises BadRequest, Busy or Unavailable."""
         if not self.ready:
-            raise Unavailable(self._fatal or "the workers are not ready")
+            raise Unavailable(self.why_not_ready())
         try:
             run = await self._check(entry, inputs, params or {}, frozenset(wants), seed)
             await self._admit(run)
@@ -237,6 +246,10 @@ class Engine:
             await asyncio.wait_for(future, 120.0)
         except TimeoutError:
             raise Busy("no room within 120 s", retry_after=10.0) from None
+        except asyncio.CancelledError:
+            if run.number in self.running:  # room was found in the moment in which the caller left
+                self._free(run)
+            raise
         finally:
             if place in self._waiting:
                 self._waiting.remove(place)
@@ -300,6 +313,7 @@ class Engine:
             ranks.discard(rank)
         if not ranks:
             del self._freeing[number]
+            run.freed.set()
             for key, count in run.pages.items():
                 self._used[key] -= count
             self._admit_waiting()
@@ -371,14 +385,18 @@ class Engine:
             case Emitted(events=events):
                 now = time.monotonic()
                 for number, walk, modality, value, attributes in events:
-                    run = self.running.get(number)
+                    run = self._known(number)
                     if run is not None:
+                        run.emitted[modality] = run.emitted.get(modality, 0) + 1
                         run.push(Event(modality, value, attributes, walk, now))
             case WalkEnded():
                 self._on_walk_ended(message)
             case WalkFailed(run=number, text=text, status=status):
                 self._settle(number, RequestFailed(text, status))
-            case Freed(request=number):
+            case Freed(request=number, counts=counts):
+                freed = self._known(number)
+                if freed is not None:
+                    freed.count(counts)
                 self._freed(number, rank)
             case Stats(values=values):
                 self.worker_gauges[rank] = values
@@ -392,6 +410,10 @@ class Engine:
                 self._ready_event.set()
             case _:
                 log.error("rank %d sent %s, which a conductor does not take", rank, type(message).__name__)
+
+    def _known(self, number: int) -> RequestRun | None:
+        """A request that runs or is being freed."""
+        return self.running.get(number) or (self._freeing[number][0] if number in self._freeing else None)
 
     def _on_ready(self, rank: int, message: Ready) -> None:
         if message.abi != ABI:
@@ -408,9 +430,7 @@ class Engine:
         run, _, future = found
         walk = run.waiting.get(message.run, "")
         run.outcome.causes.update({f"{walk}.{label}": why for label, why in message.causes.items()})
-        for name, count in message.counts.items():
-            key = name if name.startswith("context:") else f"{walk}.{name}"
-            run.outcome.counts[key] = max(count, run.outcome.counts.get(key, 0))
+        run.count({name if name.startswith("context:") else f"{walk}.{name}": n for name, n in message.counts.items()})
         if not future.done():
             future.set_result(message.results)
 

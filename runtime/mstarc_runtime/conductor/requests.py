@@ -85,6 +85,8 @@ class RequestRun:
         self.error: RuntimeFault | None = None
         self.aborted: RuntimeFault | None = None
         self.ended = False
+        self.freed = asyncio.Event()  # no rank holds anything of it any more; `outcome.counts` is complete
+        self.emitted: dict[str, int] = {}  # modality -> events that the ranks emitted, seen by the client or not
         self.ranks: set[int] = set()  # where the request is open
         self.waiting: dict[int, str] = {}  # run -> walk that has not ended
         self.interrupted: set[str] = set()  # walks that ran when the request was stopped
@@ -151,6 +153,11 @@ class RequestRun:
         self._events.put_nowait(_END)
         if self.error is not None:
             raise self.error
+
+    def count(self, counts: Mapping[str, int]) -> None:
+        """Note counts of a rank; of a context the longest length counts."""
+        for name, value in counts.items():
+            self.outcome.counts[name] = max(value, self.outcome.counts.get(name, 0))
 
     def cancel(self) -> None:
         """Stop the request: between effects, everywhere, freeing all it holds. Idempotent."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +14,7 @@ from mstarc_runtime.serving.playback import Playback
 from mstarc_runtime.serving.surface import Surface
 from mstarc_runtime.serving.text import StopCutter, TextReader
 
+_FREED_S = 5.0  # the longest wait for the ranks to let go of a request that a stop string ended
 _REASONS = {"stop": "stop", "max": "length"}
 
 
@@ -47,7 +50,6 @@ class Answer:
         self._cutter = StopCutter(stops)
         self._start = start
         self.playback = Playback(start)
-        self._ended = False  # the request ran to its end
         self.first_text_s: float | None = None
         self.finish_reason = ""
         self.usage: Usage | None = None
@@ -62,8 +64,10 @@ class Answer:
                 yield piece
             if self._cutter.hit:
                 break
-        self._ended = not self._cutter.hit
-        if self._ended:
+        if self._cutter.hit:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._run.freed.wait(), _FREED_S)  # then the ranks have said what they counted
+        else:
             rest = self._cutter.push(self._reader.finish()) + self._cutter.finish()
             if rest:
                 yield Text(rest)
@@ -92,5 +96,5 @@ class Answer:
             raise RequestFailed(f"the request ended without a word on how `{surface.finish}` did")
         self.finish_reason = _REASONS[cause]
         entries = outcome.counts.get(f"context:{surface.usage}")
-        if entries is not None and self._ended:
-            self.usage = Usage(max(0, entries - self._reader.ids), self._reader.ids)
+        if entries is not None and (not self._cutter.hit or self._run.freed.is_set()):
+            self.usage = Usage(max(0, entries - self._run.emitted.get("text", 0)), self._reader.ids)

@@ -54,7 +54,7 @@ class Service:
             return ""
         if self.loading and not self._started:
             return f"loading: {self.loading}"
-        return "a worker is not running or not ready"
+        return self.engine.why_not_ready()
 
     def note_loading(self, message: Loading) -> None:
         """Keep what is loading, for `/ready`."""

@@ -92,14 +92,16 @@ class Rank:
 
     def _finish(self, request: int) -> None:
         session = self.sessions.pop(request, None)
+        counts: dict[str, int] = {}
         if session is not None:
+            counts = session.context_lengths()
             session.close()
             self.scheduler.forget_dead()
         self._early.pop(request, None)
         self._over[request] = None
         if len(self._over) > REMEMBERED:
             self._over.pop(next(iter(self._over)))
-        self.port.send(CONDUCTOR, Freed(request))
+        self.port.send(CONDUCTOR, Freed(request, counts))
 
     def _handle_session(self, session: Session, message: Message) -> None:
         match message:
@@ -149,8 +151,7 @@ class Rank:
         for stream in run.closes:
             self.stream_out(session, stream, run.scope).close()
         session.end_run(run)
-        counts = dict(run.counts)
-        counts.update({f"context:{name}": context.length for name, context in session.contexts.items()})
+        counts = {**run.counts, **session.context_lengths()}
         host = [self.host_value(value) for value in results or ()]
         self.flush()
         self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, host, run.causes, counts))

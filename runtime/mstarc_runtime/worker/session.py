@@ -86,6 +86,10 @@ class Session:
         run.alive = False
         self.runs.pop(run.run, None)
 
+    def context_lengths(self) -> dict[str, int]:
+        """`context:<name>` -> entries."""
+        return {f"context:{name}": context.length for name, context in self.contexts.items()}
+
     def close(self) -> None:
         """Stop every walk and release contexts and streams."""
         self.alive = False
