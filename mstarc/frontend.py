@@ -7,7 +7,7 @@ from pathlib import Path
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Program
-from mstarc.passes.lowering import lower
+from mstarc.passes.lower import lower
 from mstarc.source import SourceFile, Span
 from mstarc.syntax.parser import parse_walk
 

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 OK, FINDINGS, USAGE, STALE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
@@ -78,6 +76,9 @@ def _fail(failure: Failure) -> int:
 
 
 def _fault(error: BaseException, what: str) -> int:
+    import shlex
+    import traceback
+
     if _Session.debug:
         traceback.print_exception(error, file=sys.stderr)
         return INTERNAL

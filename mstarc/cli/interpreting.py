@@ -82,6 +82,10 @@ def _inputs(program: Program, call: InterpretCall) -> dict[str, Any]:
     """The inputs as the hash machine takes them. An unknown name is left for the interpreter to refuse."""
     requests = [r for r in program.requests if call.request in ("", r.name)]
     declared = {value.name: value for value in requests[0].inputs} if len(requests) == 1 else {}
+    outputs = [name for name, _ in requests[0].outputs] if len(requests) == 1 else list(call.wants)
+    for name in call.wants:
+        if name not in outputs:
+            raise Failure(f"request `{requests[0].name}` gives {', '.join(outputs)}, not `{name}`", USAGE)
     kinds = {name: _kind(value) for name, value in declared.items()}
     given = typed_values(pairs(call.inputs, "--input"), kinds, "--input")
     return {name: _value(declared[name], value) if name in declared else value for name, value in given.items()}

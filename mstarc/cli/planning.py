@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mstarc.plan.model import Plan
     from mstarc_runtime.abi.linked import CacheLink, Linked, StreamLink
 
+_NARROW = ("stream", "transport", "capacity", "rank", "device", "threads", "walk", "cache", "an entry", "context")
 NUMBER = 4  # bytes of an f32
 Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
@@ -50,7 +51,7 @@ def tables(linked: Linked, plan: Plan) -> Iterator[Table]:
         ("walks", ("walk", "rank", "nodes", "contexts", "loops"), list(_walks(linked, plan))),
         (
             "streams",
-            ("stream", "policy", "at end", "from", "to", "transport", "capacity", "progress"),
+            ("stream", "policy", "route", "transport", "capacity", "progress"),
             [_stream(s, linked) for s in linked.streams],
         ),
         (
@@ -85,7 +86,9 @@ def _stream(stream: StreamLink, linked: Linked) -> tuple[str, ...]:
     sink = _side(stream.sink, [w.name for w in linked.walks if stream.name in w.takes])
     capacity = str(stream.capacity).replace("param:", "")
     policy = f"{stream.policy}({', '.join(f'{name}={value}' for name, value in stream.args.items())})"
-    return stream.name, policy, stream.at_end or "-", source, sink, stream.transport, capacity, progress(stream)
+    if stream.at_end:
+        policy += f" at_end {stream.at_end}"
+    return stream.name, policy, f"{source} to {sink}", stream.transport, capacity, progress(stream)
 
 
 def _side(rank: int, walks: Sequence[str]) -> str:
@@ -136,7 +139,7 @@ def _draw(table: Table) -> None:
 
         drawn = RichTable(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
         for head in heads:
-            drawn.add_column(head, overflow="fold")
+            drawn.add_column(head, overflow="fold", no_wrap=head in _NARROW)
         for row in rows:
             drawn.add_row(*_escaped(row))
         Console().print(drawn)

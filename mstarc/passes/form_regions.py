@@ -3,7 +3,8 @@
 Takes a walk; gives one `Region` per loop that qualifies. In a region every value is a batch with one row per request, so its body may
 hold only what means the same row by row: calls, draws, emissions, sends, elementwise arithmetic on equal ranks, and stops. Values whose
 shape differs from request to request cannot be stacked, and what must be one value for the whole batch may not depend on a request.
-Every other loop is left to the walk's coroutine.
+A body sends at most once: the runtime makes sure of credit before an iteration begins, and for two sends that is more than the
+language asks for (a consumer may need the first item to make room for the second). Every other loop is left to the walk's coroutine.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _region(walk: Walk, loop: Loop) -> Region:
 def is_region(loop: Loop, values: Mapping[ValueId, Value], names: Names) -> bool:
     """Whether the loop's body can run for many requests at once."""
     ranks = Ranks(values)
-    if not all(isinstance(op, _BODY) for op in loop.body.ops):
+    sends = sum(isinstance(op, Send) for op in loop.body.ops)
+    if sends > 1 or not all(isinstance(op, _BODY) for op in loop.body.ops):
         return False
     fixed = {i for op in loop.body.ops for expr in exprs_of(op) for i in vars_of(expr)}
     stacked = [*(values[i].type for i in fixed), *(carry.inner.type for carry in loop.carries)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from lark import Token, Tree
 
@@ -278,15 +278,9 @@ class Builder:
         return ast.Stop(self._expr(c[0]), span)
 
     def _loop(self, c: list[Part], span: Span) -> ast.Loop:
-        kind = "times" if c[1] == "times" else "max"
-        return ast.Loop(
-            self._name(c[0]),
-            kind,
-            self._expr(c[2]),
-            self._all(c[3:-1]),
-            self._maybe(c[-1]),
-            span,  # type: ignore[arg-type]
-        )
+        kind: Literal["times", "max"] = "times" if c[1] == "times" else "max"
+        bound, body = self._expr(c[2]), self._maybe(c[-1])
+        return ast.Loop(self._name(c[0]), kind, bound, self._all(c[3:-1]), body, span)
 
     def _carry(self, c: list[Part], span: Span) -> ast.Carry:
         return ast.Carry(self._name(c[0]), self._expr_or_none(c[1]), span)

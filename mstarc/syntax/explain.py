@@ -14,10 +14,14 @@ from mstarc.source import SourceFile, Span
 from mstarc.syntax.machine import machine
 from mstarc.syntax.tokens import Segment, Token, unclosed
 
-_STATEMENTS = frozenset("EMIT SEND COLLECT LOOP STOP DROP FORK FOR PARALLEL TOGETHER REQUIRE IF NAME".split())
-_VALUES = frozenset("NUMBER STRING TRUE FALSE NAME LSQB LPAR MINUS NOT IF".split())
-_OPERATORS = frozenset("ADD MUL CMP AND OR LSQB DOT LPAR READS WRITES".split())
-_ATTRIBUTES = frozenset("ATTEND POSITIONS TAKES FROZEN CROSS RANDOM SAMPLES BATCH GRAPH ASYNC".split())
+_STATEMENTS = frozenset(
+    ("EMIT", "SEND", "COLLECT", "LOOP", "STOP", "DROP", "FORK", "FOR", "PARALLEL", "TOGETHER", "REQUIRE", "IF", "NAME")
+)
+_VALUES = frozenset(("NUMBER", "STRING", "TRUE", "FALSE", "NAME", "LSQB", "LPAR", "MINUS", "NOT", "IF"))
+_OPERATORS = frozenset(("ADD", "MUL", "CMP", "AND", "OR", "LSQB", "DOT", "LPAR", "READS", "WRITES"))
+_ATTRIBUTES = frozenset(
+    ("ATTEND", "POSITIONS", "TAKES", "FROZEN", "CROSS", "RANDOM", "SAMPLES", "BATCH", "GRAPH", "ASYNC")
+)
 #: (terminals that must all be possible, terminals they stand for, words), the widest first
 _GROUPS = (
     (frozenset({"EMIT", "LOOP"}), _STATEMENTS, "a statement"),

@@ -13,7 +13,9 @@ from itertools import accumulate
 
 from mstarc.source import SourceFile
 
-DECLARATIONS = frozenset("config param let type extern cache context sampler node stream walk request".split())
+DECLARATIONS = frozenset(
+    ("config", "param", "let", "type", "extern", "cache", "context", "sampler", "node", "stream", "walk", "request")
+)
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)

@@ -11,6 +11,7 @@ import time
 from itertools import pairwise
 
 import torch
+
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.models.hibari import Voice
 from mstarc_runtime.models.hibari.g2p import package_assets

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import Geometry, PagedPool
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.models.whisper.components import Encoder, Scribe
 from mstarc_runtime.models.whisper.mel import log_mel
-from torch import Tensor
 
 ROUNDS, TOKENS = 5, 64
 LISTEN = OpSpec("scribe.listen", params=("packed",), results=(), attend="full", positions="same")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from mstarc.cli.checking import CheckCall, parse_plain
+from mstarc.cli.findings import colours
 from tests.cli.conftest import HELLO, Command
 
 BROKEN = "model m\nwalk w(a: i64) { emit b as tensor }\nrequest r(a: i64) -> tensor { w(a) }\n"
@@ -85,3 +87,19 @@ def test_the_short_way_takes_plain_forms_only() -> None:
 def test_both_ways_give_the_same(mstarc: Command, broken: Path) -> None:
     plain = mstarc("check", broken, "--format", "json")
     assert mstarc("check", "--format", "json", "--", broken) == plain  # `--` is left to typer
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert colours(_Terminal()) and not colours(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colours(_Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not colours(_Terminal())

@@ -127,6 +127,9 @@ def test_where_a_package_lies_does_not_matter(mstarc: Command, tmp_path: Path, m
         shutil.copytree(ROOT / "examples/hello", base, ignore=shutil.ignore_patterns("generated", "__pycache__"))
         monkeypatch.chdir(tmp_path if name == "one" else base)
         spec, package = base / "hello.walk", base / "generated"
-        assert mstarc("compile", *((spec, "-o", package) if name == "one" else ("hello.walk", "-o", "generated"))).status == 0
+        assert (
+            mstarc("compile", *((spec, "-o", package) if name == "one" else ("hello.walk", "-o", "generated"))).status
+            == 0
+        )
         files[name] = {path.name: path.read_bytes() for path in package.iterdir()}
     assert files["one"] == files["two"]

@@ -89,7 +89,7 @@ async def serving(
 async def events_of(run: RequestRun) -> dict[str, list[tuple[Any, Mapping[str, Any]]]]:
     """Per modality the values and attributes, in order."""
     found: dict[str, list[tuple[Any, Mapping[str, Any]]]] = {}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         async for event in run.events():
             found.setdefault(event.modality, []).append((plain(event.value), dict(event.attributes)))
     return found

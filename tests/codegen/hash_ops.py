@@ -108,18 +108,19 @@ class HashOps:
         return arrays[0] if len(arrays) == 1 else arrays or None
 
     def _on(self, node: str, decl: OpDecl, context: HashContext, values: Any, shapes: Any, takes: int) -> Any:
-        positions = list(range(context.position, context.position + takes))
+        step = 0 if decl.attrs.positions == "same" else 1
+        positions = [context.position + step * i for i in range(takes)]
         run = OpRun(node, decl, values, shapes, context.store, context.length, takes, positions)
         results = self.machine.invoke(run)
         if not decl.attrs.frozen:
-            context.position += takes
+            context.position += step * takes
         self.peaks[context.name] = max(self.peaks.get(context.name, 0), context.length)
         return results
 
     def new_context(self, name: str) -> HashContext:
         return HashContext(name, self.peaks)
 
-    def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Any, str]]) -> Any:
+    def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Any, str]], errors: Any = None) -> Any:
         tokens = []
         for row, (session, site) in zip(logits, sites, strict=True):
             walk, _, name = site.partition("/")

@@ -11,9 +11,10 @@ import soundfile
 import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+
 from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.audio_input import decode_audio, split_windows
-from numpy.typing import NDArray
 
 CONTAINERS = ("wav", "flac", "ogg", "mp3")
 

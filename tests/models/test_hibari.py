@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest, LoadError
 from mstarc_runtime.models.hibari import Voice, layers, phonemes

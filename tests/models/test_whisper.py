@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models.whisper.components import Encoder, Scribe
 from mstarc_runtime.models.whisper.config import config_values, read_config
 from mstarc_runtime.models.whisper.mel import log_mel
 from mstarc_runtime.models.whisper.text import TranscriptText
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-
 from tests.models.whisper_ct2 import byte_tokenizer, write_ct2_folder
 from tests.models.whisper_dense import Context, DenseRun, Heard, close
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import Geometry, PagedPool
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.models.whisper.components import Encoder, Scribe
-from safetensors.torch import load_file
-from torch import Tensor
-
 from tests.models.whisper_dense import close
 
 WHISPER = Path(__file__).parents[1] / "goldens" / "whisper"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.models.audio_input import decode_audio, split_windows
 from mstarc_runtime.models.whisper.components import Encoder, Scribe
 from mstarc_runtime.models.whisper.config import config_values
 from mstarc_runtime.models.whisper.mel import log_mel
 from mstarc_runtime.models.whisper.text import TranscriptText
-
 from tests.models.whisper_dense import Heard, close
 
 SPEECH = Path(__file__).parents[1] / "goldens" / "speech"

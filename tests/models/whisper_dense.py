@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from mstarc_runtime.models.whisper.components import Scribe
 from torch import Tensor
+
+from mstarc_runtime.models.whisper.components import Scribe
 
 torch.set_num_threads(1)
 

@@ -236,11 +236,12 @@ class Body:
             subject=path_text(tree.callee),
         )
 
-    def fail(self, targets: Sequence[ast.Name] | None, phase: Phase) -> None:
-        """After an error in a call: bind its targets to unknown values, so that nothing follows from it."""
+    def fail(self, targets: Sequence[ast.Name] | None, phase: Phase) -> list[core.Value | None] | None:
+        """After an error in a call: bind its targets to unknown values, so that nothing follows from it. Gives None."""
         for target in targets or ():
             if target.text != "_":
                 self.bind(target, None, phase)
+        return None
 
     def extern(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value | None] | None:
         """A call of typed host Python; its results are host values."""

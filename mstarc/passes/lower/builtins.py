@@ -102,10 +102,10 @@ class Builtins:
 
     def _len(self, made: Apply, x: Typed, tree: ast.Call) -> Typed:
         kind = content(x.type)
-        if not (kind is None or (isinstance(kind, Tensor) and kind.dims) or kind == Scalar("text")):
-            if not isinstance(kind, Parts):
-                self._scope.mismatch(f"a value of type {type_text(kind)} has no length", tree.span)
-                return poison(tree.span)
+        rows = isinstance(kind, Tensor) and bool(kind.dims)
+        if not (kind is None or rows or kind == Scalar("text") or isinstance(kind, Parts)):
+            self._scope.mismatch(f"a value of type {type_text(kind)} has no length", tree.span)
+            return poison(tree.span)
         return Typed(made, INT, "host", tree.span)
 
     def _last(self, made: Apply, args: list[Typed], tree: ast.Call) -> Typed:

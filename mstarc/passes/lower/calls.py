@@ -151,7 +151,7 @@ class Matcher:
 
 
 #: what a tensor without dims can be made from, and what a host parameter can be read from
-_HOLDS = {dtype: ("int", "float") for dtype in FLOATS} | {dtype: ("int",) for dtype in INTS} | {"bool": ("bool",)}
+_HOLDS = dict.fromkeys(FLOATS, ("int", "float")) | dict.fromkeys(INTS, ("int",)) | {"bool": ("bool",)}
 _READS = {"int": INTS, "float": (*FLOATS, *INTS), "bool": ("bool",)}
 
 

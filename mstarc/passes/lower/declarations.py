@@ -147,9 +147,9 @@ class Declarations:
                     decls[names[0].text] = decl
         needs = {name: _needs(decl) & decls.keys() for name, decl in decls.items()}
         ready = _in_order(needs)
-        for name in [*ready, *self._circles(needs, set(decls) - set(ready), decls)]:
-            self._value(name, decls[name])
-        self._valued = {name: self._valued[name] for name in decls}
+        for key in [*ready, *self._circles(needs, set(decls) - set(ready), decls)]:
+            self._value(key, decls[key])
+        self._valued = {key: self._valued[key] for key in decls}
 
     def _circles(self, needs: Mapping[str, set[str]], left: set[str], decls: Mapping[str, Valued]) -> list[str]:
         """Report each circle once; gives the names that are left, in order."""
@@ -259,5 +259,3 @@ def _circle(start: str, needs: Mapping[str, set[str]]) -> list[str]:
                 seen.add(name)
                 ways.append([*way, name])
     return []
-
-

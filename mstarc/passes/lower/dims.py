@@ -8,7 +8,7 @@ equal; two different ones are not expected to be, and a declared dim is no fixed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -103,7 +103,9 @@ class Dims:
         """Whether what is left can be zero: only if values decide it that the model does not hold."""
         if set(difference) == {()}:
             return False
-        leaves = [[leaf for leaf in every_expr(side) if isinstance(leaf, Ref | Var)] for side in map(self._expanded, sides)]
+        leaves = [
+            [leaf for leaf in every_expr(side) if isinstance(leaf, Ref | Var)] for side in map(self._expanded, sides)
+        ]
         if any(isinstance(leaf, Var) for side in leaves for leaf in side):
             return True
         named = [side for side in leaves if side]
@@ -180,14 +182,23 @@ class Dims:
             self._final[name] = new
         return self._final[name]
 
+    def unify_all(self, left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+        """Add all equations of two equally long rows, so that one that fails does not hide what others tell."""
+        fits = len(left) == len(right)
+        for a, b in zip(left, right, strict=False):
+            fits = self.unify(a, b) and fits
+        return fits
+
     def same(self, a: Type, b: Type) -> bool:
         """Unify the dims of two types of one form."""
         match a, b:
             case Tensor(), Tensor():
-                return len(a.dims) == len(b.dims) and all([self.unify(x, y) for x, y in zip(a.dims, b.dims, strict=True)])
+                return self.unify_all(a.dims, b.dims) if len(a.dims) == len(b.dims) else False
             case Struct(), Struct():
-                pairs = zip(a.fields, b.fields, strict=False)
-                return a.name == b.name and all([self.same(x, y) for (_, x), (_, y) in pairs])
+                fits = a.name == b.name
+                for (_, left), (_, right) in zip(a.fields, b.fields, strict=False):
+                    fits = self.same(left, right) and fits
+                return fits
             case _:
                 return True
 

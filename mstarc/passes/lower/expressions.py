@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
@@ -46,6 +46,7 @@ from mstarc.source import Span
 from mstarc.syntax import ast
 
 CHUNK_FIELDS: Mapping[str, Scalar] = {"new": INT, "index": INT, "first": BOOL, "tail": BOOL}
+_SCOPES: Mapping[str, Literal["config", "param", "let"]] = {"config": "config", "param": "param", "let": "let"}
 
 
 class Scope(Protocol):
@@ -55,6 +56,10 @@ class Scope(Protocol):
 
     def lookup(self, name: ast.Name) -> Typed | None:
         """A name of this scope (a value, a dim, `iter`); None if it has none of that name."""
+        ...
+
+    def visible_names(self) -> list[str]:
+        """Names of this scope that a misspelt one may mean."""
         ...
 
     def call_value(self, tree: ast.Call) -> Typed | None:
@@ -188,9 +193,8 @@ class Expressions:
         if local is not None:
             return Typed(local.expr, local.type, local.phase, name.span)
         symbol = self.symbols.table.get(name.text)
-        if symbol is not None and symbol.kind in ("config", "param", "let"):
-            scope = "config" if symbol.kind == "config" else "param" if symbol.kind == "param" else "let"
-            return Typed(Ref(scope, name.text), self.symbols.types.get(name.text), "host", name.span)
+        if symbol is not None and symbol.kind in _SCOPES:
+            return Typed(Ref(_SCOPES[symbol.kind], name.text), self.symbols.types.get(name.text), "host", name.span)
         if symbol is not None:
             self.report.report(
                 rules.MC002,
@@ -206,8 +210,7 @@ class Expressions:
         return poison(name.span)
 
     def _known(self) -> list[str]:
-        names = getattr(self.scope, "visible_names", list)()
-        return [*names, *(n for n, symbol in self.symbols.table.items() if symbol.kind in ("config", "param", "let"))]
+        return [*self.scope.visible_names(), *(n for n, symbol in self.symbols.table.items() if symbol.kind in _SCOPES)]
 
     def _field(self, base: Typed, field: ast.Name) -> Typed:
         made = FieldOf(base.expr, field.text)
@@ -236,7 +239,9 @@ class Expressions:
         lacking = [m for m, fields in zip(members, kinds, strict=True) if field.text not in fields]
         if lacking:
             message = f"parts of kind `{lacking[0]}` have no field `{field.text}`"
-            self.report.report(rules.MC002, message, field.span, help="tell the kinds apart with `case`", subject=field.text)
+            self.report.report(
+                rules.MC002, message, field.span, help="tell the kinds apart with `case`", subject=field.text
+            )
             return poison(field.span, base.phase)
         if len({type_text(fields[field.text]) for fields in kinds}) > 1:
             self.mismatch(f"the field `{field.text}` has another type in each kind of part", field.span)
@@ -299,4 +304,3 @@ def _literal_type(value: bool | int | float | str) -> Type:
 def path_text(path: ast.Path) -> str:
     """`a.b.c`."""
     return ".".join(name.text for name in path.names)
-

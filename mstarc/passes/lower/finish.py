@@ -24,8 +24,7 @@ def finish(unit: Unit, body: Body) -> Unit:
     used = _used(unit)
     _report_unused(unit, used, body)
     trimmed: Unit = replace(unit, body=_trimmed(unit.body, used))
-    inputs = trimmed.params if isinstance(trimmed, core.Walk) else trimmed.inputs
-    order = [*inputs, *_definitions(trimmed.body)]
+    order = [*(unit.params if isinstance(unit, core.Walk) else unit.inputs), *_definitions(trimmed.body)]
     names = unique_names([value.name for value in order])
     final: dict[int, core.Value] = {}
     for value in order:
@@ -159,5 +158,3 @@ def _renumbered(node: Any, final: Mapping[int, core.Value]) -> Any:
     if isinstance(node, core.Output):
         changed["value"] = final[node.value].id
     return replace(node, **changed) if changed else node
-
-

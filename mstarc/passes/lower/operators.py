@@ -80,7 +80,7 @@ def joined_dims(dims: Dims, a: Type | None, b: Type | None) -> tuple[Expr, ...] 
     right = b.dims if isinstance(b, Tensor) else ()
     if not left or not right:
         return left or right
-    if len(left) != len(right) or not all([dims.unify(x, y) for x, y in zip(left, right, strict=True)]):
+    if len(left) != len(right) or not dims.unify_all(left, right):
         return None
     return left
 
@@ -112,7 +112,12 @@ def joined(dims: Dims, a: Type | None, b: Type | None) -> Type | None:
         return a
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         left, right = as_tensor(a), as_tensor(b)
-        if isinstance(left, Tensor) and isinstance(right, Tensor) and left.dtype == right.dtype and dims.same(left, right):
+        if (
+            isinstance(left, Tensor)
+            and isinstance(right, Tensor)
+            and left.dtype == right.dtype
+            and dims.same(left, right)
+        ):
             return left
         return None
     if {number_of(a), number_of(b)} == {"int", "float"}:

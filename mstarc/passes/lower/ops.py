@@ -95,7 +95,7 @@ class NodeReader:
         scope = self._types.scope
         outer = scope.free
         hosts = {field.name.text for field in decl.params if field.host}
-        scope.free = {**outer, **{name: INT for name in hosts}}
+        scope.free = {**outer, **dict.fromkeys(hosts, INT)}
         params = self.ports(decl.params, host=True, tensors=True)
         known: dict[str, Type] = {name: INT for port in params for name in free_dims(port.type)}
         known |= {port.name: port.type for port in params if port.host}
@@ -199,4 +199,3 @@ class NodeReader:
             elif len(dims) == 1 and isinstance(dims[0], ast.Path) and dims[0].names[0].text not in self._symbols.table:
                 found.append(Ref("dim", dims[0].names[0].text))
         return found[0] if len(found) == 1 else None
-

@@ -24,7 +24,8 @@ class Place:
     def in_circle(self, binder: ast.Stmt) -> bool:
         """Whether the statement that binds a name needs, by way of others of the block, what this one binds."""
         here = self.stmts[self.at]
-        open_, seen = [binder], []
+        open_: list[ast.Stmt] = [binder]
+        seen: list[ast.Stmt] = []
         while open_:
             stmt = open_.pop()
             if any(stmt is other for other in seen):
@@ -55,9 +56,7 @@ def _collected(body: ast.Block) -> Iterator[str]:
         inner = stmt.stmt if isinstance(stmt, ast.Guarded) else stmt
         if isinstance(inner, ast.Collect):
             yield inner.name.text
-        elif isinstance(inner, ast.For) and inner.body is not None:
-            yield from _collected(inner.body)
-        elif isinstance(inner, ast.Parallel):
+        elif (isinstance(inner, ast.For) and inner.body is not None) or isinstance(inner, ast.Parallel):
             yield from _collected(inner.body)
 
 

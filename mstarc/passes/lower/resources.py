@@ -44,8 +44,8 @@ class Resources:
         found = self._by_name(decl.args, _CACHE, f"cache `{decl.name.text}`", decl.name.span)
         if found is None:
             return None
-        sizes = [self._plain.number(found[name], f"`{name}`").expr for name in _CACHE]
-        return core.Cache(decl.name.text, *sizes, span=decl.span)
+        layers, heads, kv_heads, head_dim = (self._plain.number(found[name], f"`{name}`").expr for name in _CACHE)
+        return core.Cache(decl.name.text, layers, heads, kv_heads, head_dim, span=decl.span)
 
     def _by_name(
         self, args: Sequence[ast.Arg], names: Sequence[str], what: str, at: Span

@@ -29,7 +29,9 @@ class Symbol:
 
 @dataclass
 class Symbols:
-    """Declared names of a model; `complete`: whether all its declarations were parsed. `types` and `values`: of configs, params and lets, once they are lowered.
+    """Declared names of a model; `complete`: whether all its declarations were parsed.
+
+    `types` and `values`: of configs, params and lets, once they are lowered.
 
     Requests are named by clients only, so their names are a namespace of their own.
     """

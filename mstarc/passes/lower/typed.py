@@ -129,7 +129,9 @@ def dim_text(dim: Expr) -> str:
         case Unary(op, x):
             return f"{op}{dim_text(x)}"
         case Binary(op, a, b):
-            left, right = (f"({dim_text(x)})" if isinstance(x, Binary) and op not in "+-" else dim_text(x) for x in (a, b))
+            left, right = (
+                f"({dim_text(x)})" if isinstance(x, Binary) and op not in "+-" else dim_text(x) for x in (a, b)
+            )
             return f"{left} {op} {right}"
         case _:
             return print_expr(dim)

@@ -184,12 +184,17 @@ class WalkCalls(Body):
                 message = f"`{access.word}` stands twice; several contexts stand in parentheses"
                 self.report.report(rules.MC004, message, access.span, help=f"write `{access.word} (a, b)`")
                 return None
-            if not all([self.symbols.find(name, "context") for name in access.contexts]):
+            if not self.contexts_known(access.contexts):
                 return None
             found[access.word] = tuple(name.text for name in access.contexts)
         if node.kind == "stateless" and "reads" not in found:
             return found.get("writes", ()), ()  # a write is reported by the checks of contexts
         return self._defaults(node, op, tree, found)
+
+    def contexts_known(self, names: Sequence[ast.Name]) -> bool:
+        """Whether all are contexts; reports each that is none."""
+        found = [self.symbols.find(name, "context") for name in names]
+        return all(found)
 
     def _defaults(
         self, node: core.Node, op: core.OpDecl, tree: ast.Call, found: dict[str, tuple[str, ...]]

@@ -61,7 +61,12 @@ class WalkLoops(WalkCalls):
             self.expressions.mismatch(f"the bound of loop `{tree.label.text}` is a float", bound.span)
         inits = [self._init(carry, tree.label.text) for carry in tree.carries]
         first_inner = len(self.values.types)
-        scope = LoopScope(tree.label.text, tuple(carry.name.text for carry in tree.carries), len(self.places), len(self.names.frames) + 1)
+        scope = LoopScope(
+            tree.label.text,
+            tuple(carry.name.text for carry in tree.carries),
+            len(self.places),
+            len(self.names.frames) + 1,
+        )
         with self.block(f"loop `{tree.label.text}`") as ops:
             inners = self._enter(tree, inits, scope)
             self.statements(tree.body)
@@ -73,7 +78,9 @@ class WalkLoops(WalkCalls):
             core.Carry(init.expr, inner, following, self._result(carry, inner, first_inner))
             for (carry, init, inner), following in zip(carried, nexts, strict=True)
         ]
-        gathers = [self._gathered(name, found, tree, bound, scope, first_inner) for name, found in scope.gathers.items()]
+        gathers = [
+            self._gathered(name, found, tree, bound, scope, first_inner) for name, found in scope.gathers.items()
+        ]
         kind = tree.kind
         body = core.Block(tuple(ops))
         made = core.Loop(tree.label.text, kind, bound.expr, tuple(carries), tuple(gathers), body, span=tree.span)
@@ -195,10 +202,10 @@ class WalkLoops(WalkCalls):
         if first is None:
             self.values.types[inner.id] = following
             return
-        if isinstance(init.type, Scalar) and isinstance(following, Tensor) and not following.dims:
-            if number_of(init.type) == number_of(following):
-                self.values.types[inner.id] = following
-                return
+        plain = isinstance(init.type, Scalar) and isinstance(following, Tensor) and not following.dims
+        if plain and number_of(init.type) == number_of(following):
+            self.values.types[inner.id] = following
+            return
         assert isinstance(first, Tensor)
         alike = isinstance(following, Tensor) and first.dtype == following.dtype and self.dims.same(first, following)
         if not alike:

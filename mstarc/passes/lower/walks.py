@@ -78,10 +78,10 @@ class WalkBody(WalkLoops):
             case ast.Collect():
                 self.collect(tree)
             case ast.Fork(target, source, span):
-                if all([self.symbols.find(name, "context") for name in (target, source)]):
+                if self.contexts_known((target, source)):
                     self.ops.append(core.Fork(target.text, source.text, span=span))
             case ast.Drop(contexts, span):
-                if all([self.symbols.find(name, "context") for name in contexts]):
+                if self.contexts_known(contexts):
                     self.ops.append(core.Drop(tuple(name.text for name in contexts), span=span))
             case ast.Guarded():
                 self.guarded(tree)

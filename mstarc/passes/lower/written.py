@@ -28,6 +28,9 @@ class PlainScope:
         kind = self.free.get(name.text)
         return None if kind is None else Typed(Ref("dim", name.text), kind, "host", name.span)
 
+    def visible_names(self) -> list[str]:
+        return list(self.free)
+
     def call_value(self, tree: ast.Call) -> Typed | None:
         return None
 
@@ -107,7 +110,7 @@ class WrittenTypes:
             self.report.report(rules.MC101, message, name.span, "in a circle", subject=name.text)
             return None
         self._open.append(name.text)
-        fields = []
+        fields: list[tuple[str, Type]] = []
         for entry in decl.fields:
             self.no_host(entry)
             if entry.name.text in [known for known, _ in fields]:
@@ -193,5 +196,3 @@ def names_in(tree: ast.Expr | ast.Slice) -> Iterator[ast.Name]:
 
 def _is_length(lit: Lit) -> bool:
     return isinstance(lit.value, int) and not isinstance(lit.value, bool) and lit.value >= 0
-
-

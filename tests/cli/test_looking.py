@@ -1,0 +1,104 @@
+"""`mstarc ir`, `interpret` and `explain`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mstarc.diagnostics.rules import RULES
+from mstarc.ir.text import parse_program
+from tests.cli.conftest import HELLO, Command
+
+
+def test_ir_is_text_that_reads_back(mstarc: Command) -> None:
+    ran = mstarc("ir", HELLO)
+    assert parse_program(ran.out).model == "hello"
+    assert mstarc("ir", "examples/hello/generated").out == ran.out, "a package knows its spec"
+    assert json.loads(mstarc("ir", HELLO, "--format", "json").out)["model"] == "hello"
+
+
+def test_passes(mstarc: Command) -> None:
+    plain, bound = mstarc("ir", HELLO).out, mstarc("ir", HELLO, "--after", "bind").out
+    assert "1000" not in plain.split("node")[0].split("param")[0]
+    assert "1000" in bound.split("param")[0], "the config's value is in place"
+    regions = mstarc("ir", HELLO, "--after", "form-regions").out
+    assert "# loop count.counting: region `count_counting`" in regions
+    assert parse_program(regions) == parse_program(plain)
+    assert mstarc("ir", HELLO, "--after", "nothing").status == 2
+
+
+@pytest.mark.parametrize("verb", ["ir", "graph", "interpret"])
+def test_what_is_no_spec(mstarc: Command, verb: str, tmp_path: object) -> None:
+    for path in ("nowhere.walk", "specs"):
+        ran = mstarc(verb, path)
+        assert (ran.status, ran.out) == (2, "")
+    bad = f"{tmp_path}/bad.walk"
+    with open(bad, "w") as file:
+        file.write("model ???\n")
+    ran = mstarc(verb, bad)
+    assert (ran.status, ran.out) == (1, "")
+    assert "error[MC01" in ran.err
+
+
+def test_interpret_shows_events_and_ends(mstarc: Command) -> None:
+    ran = mstarc("interpret", HELLO, "--input", "start=3", "--param", "max_steps=5", "--format", "json")
+    assert ran.status == 0, ran.err
+    out = json.loads(ran.out)
+    modalities = [event["modality"] for event in out["events"]]
+    assert (modalities.count("tensor"), modalities.count("scalar")) == (5, 3)
+    assert out["causes"] == {"count.counting": "max"} and out["finish_reason"] == "length"
+    text = mstarc("interpret", HELLO, "--input", "start=3", "--param", "max_steps=5").out
+    assert "5 tensor\n3 scalar\n" in text and "loop count.counting ended by its bound" in text
+    tensors = [str(e["value"]) for e in out["events"] if e["modality"] == "tensor"]
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("tensor ")] == tensors
+    assert mstarc("interpret", HELLO, "--input", "start=4", "--param", "max_steps=5").out != text
+
+
+def test_interpret_a_conversation(mstarc: Command) -> None:
+    args = ("interpret", "specs/ask.walk", "--input", "messages=hello", "--param", "max_tokens=4", "--format", "json")
+    text_only = json.loads(mstarc(*args).out)
+    assert [e["walk"] for e in text_only["events"]] == ["answer"] * 4
+    both = json.loads(mstarc(*args, "--wants", "text", "--wants", "audio").out)
+    assert {e["modality"] for e in both["events"]} == {"text", "audio"}
+    assert [e for e in both["events"] if e["modality"] == "text"] == text_only["events"]
+    assert [e for e in both["events"] if e["modality"] == "audio"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "needs the input `start`"),
+        (("--input", "start=x"), "must be a number"),
+        (("--input", "stat=1"), "no input `stat`"),
+        (("--input", "start=1", "--param", "max_steps=0"), "max_steps"),
+        (("--input", "start=1", "--param", "bogus=0"), "bogus"),
+        (("--input", "start=1", "--request", "other"), "other"),
+        (("--input", "start=1", "--wants", "audio"), "audio"),
+    ],
+)
+def test_interpret_refuses(mstarc: Command, args: tuple[str, ...], says: str) -> None:
+    ran = mstarc("interpret", HELLO, *args)
+    assert (ran.status, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_explain(mstarc: Command) -> None:
+    page = mstarc("explain", "MC202")
+    assert page.status == 0 and "Fails" in page.out and "MC202" in page.out
+    assert mstarc("explain", "mc202").out == page.out
+    assert mstarc("explain", "carry-incomplete").out == page.out
+    assert json.loads(mstarc("explain", "MC202", "--format", "json").out)["page"] == page.out
+    wrong = mstarc("explain", "MC2O2")
+    assert (wrong.status, "did you mean MC202" in wrong.err) == (2, True)
+    assert mstarc("explain").status == 2
+    assert mstarc("explain", "MC202", "--list").status == 2
+
+
+def test_every_rule_is_listed(mstarc: Command) -> None:
+    listed = {line.split()[0] for line in mstarc("explain", "--list").out.splitlines()}
+    rows = json.loads(mstarc("explain", "--list", "--format", "json").out)
+    assert listed == {row["code"] for row in rows} >= set(RULES)
+    assert "MC606" in listed, "rules of linking are explained, too"
+    for code in sorted(listed):
+        assert mstarc("explain", code).status == 0

@@ -1,0 +1,101 @@
+"""`mstarc plan`: tables with the right numbers, placements by name and by path, and what cannot be linked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mstarc.cli.planning import progress
+from mstarc_runtime.abi.linked import Linked, StreamLink
+from tests.cli.conftest import Command
+
+ASK = "generated/ask"
+
+
+def table(text: str, title: str) -> list[list[str]]:
+    """The cells of a printed table, without its heads."""
+    lines = text.split(f"\n{title}\n")[1].split("\n\n")[0].splitlines()
+    heads = [i for i in range(len(lines[0])) if lines[0][i - 2 : i] == "  " and lines[0][i] != " "]
+    return [[line[a:b].strip() for a, b in zip(heads, [*heads[1:], None], strict=True)] for line in lines[1:]]
+
+
+def test_everything_is_on_one_rank_without_a_placement(mstarc: Command) -> None:
+    ran = mstarc("plan", ASK)
+    assert ran.status == 0, ran.err
+    assert table(ran.out, "ranks") == [["0", "cpu", "auto", "llm, ears, scribe, voice", "read, hear, answer, speak"]]
+    stream = table(ran.out, "streams")[0]
+    assert stream[:3] == ["phrases", "phrase(cut=cut, max=64) at_end partial", "answer on 0 to speak on 0"]
+    assert stream[3:] == ["slot", "128", "128 >= 64 = 1 + 64 - 1"]
+
+
+def test_kv_bytes(mstarc: Command) -> None:
+    """lm: 2 * 30 layers * 3 heads * 64 numbers of 4 bytes = 46080 bytes, 2048 entries = 90 MiB."""
+    rows = {row[3]: row for row in table(mstarc("plan", ASK).out, "KV caches")}
+    assert rows["main"] == ["lm", "30 layers, 3 of 9 heads, dim 64", "45.0 KiB", "main", "2048", "90.0 MiB"]
+    assert rows["said"][2:] == ["12.0 KiB", "said", "448", "5.2 MiB"]
+
+
+def test_a_placement_by_name_and_by_path(mstarc: Command) -> None:
+    named = mstarc("plan", ASK, "--placement", "2xcpu")
+    assert named.status == 0, named.err
+    assert [row[3:] for row in table(named.out, "ranks")] == [
+        ["llm, ears, scribe", "read, hear, answer"],
+        ["voice", "speak"],
+    ]
+    assert table(named.out, "streams")[0][2:4] == ["answer on 0 to speak on 1", "shm"]
+    assert {row[0]: row[1] for row in table(named.out, "walks")} == {
+        "read": "0",
+        "hear": "0",
+        "answer": "0",
+        "speak": "1",
+    }
+    assert mstarc("plan", ASK, "-p", "specs/placements/2xcpu.toml").out == named.out
+
+
+def test_json_is_the_linked_program(mstarc: Command) -> None:
+    ran = mstarc("plan", ASK, "-p", "2xcpu", "--format", "json")
+    linked = msgspec.json.decode(ran.out, type=Linked)
+    assert (linked.model, linked.placement, len(linked.ranks)) == ("ask", "2xcpu", 2)
+    assert json.loads(ran.out)["config"]["vocab"] == 49152
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("[place]\nvoize = 0\n", "MC606", "voice"),
+        ("[ranks.0]\n[ranks.1]\n[place]\nears = 1\n", "MC605", "hear"),
+        ("[ranks.0\n", "MC608", "[ranks.0"),
+    ],
+)
+def test_what_cannot_be_linked_is_a_finding_in_the_placement(
+    mstarc: Command, tmp_path: Path, text: str, code: str, says: str
+) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(text)
+    for verb in ("plan", "call"):
+        ran = mstarc(verb, ASK, "--placement", path)
+        assert (ran.status, ran.out) == (1, "")
+        assert f"error[{code}]" in ran.err and "odd.toml:" in ran.err and says in ran.err
+
+
+def test_wrong_calls(mstarc: Command, tmp_path: Path) -> None:
+    unknown = mstarc("plan", ASK, "-p", "9xgpu")
+    assert (unknown.status, "1xcpu, 2xcpu" in unknown.err) == (2, True)
+    assert mstarc("plan", "nowhere").status == 2
+    assert mstarc("plan", "specs/ask.walk").status == 2
+    empty = mstarc("plan", tmp_path)
+    assert (empty.status, "no generated package" in empty.err) == (2, True)
+
+
+def stream(policy: str, args: dict[str, int], capacity: int | str) -> StreamLink:
+    return StreamLink(name="s", policy=policy, args=args, capacity=capacity, source=0, sink=0)
+
+
+def test_the_inequality_that_admits_progress() -> None:
+    assert progress(stream("fixed", {"size": 2}, 8)) == "8 >= 2 = 1 + 2 - gcd(1, 2)"
+    assert progress(stream("left_context", {"chunk": 25, "left": 10}, 32)) == "32 < 35 = 1 + 25 + 10 - gcd(1, 25)"
+    assert progress(stream("sliding_window", {"size": 4, "stride": 2}, 4)).startswith("4 >= 4 = ")
+    assert progress(stream("fixed", {"size": 1}, "param:max_steps+2")) == "max_steps+2 >= 1 = 1 + 1 - gcd(1, 1)"
