@@ -83,7 +83,8 @@ def _begins(tokens: tuple[Token, ...]) -> Iterator[int]:
     for i, token in enumerate(tokens):
         follows = tokens[i + 1] if i + 1 < len(tokens) else None
         named = follows is not None and (follows.kind == "word" or (token.text == "config" and follows.text == "{"))
-        if i and token.kind == "word" and token.text in DECLARATIONS and named and (depth == 0 or token.fresh):
+        begins = (named and (depth == 0 or token.fresh)) or (depth == 0 and token.fresh)
+        if i and token.kind == "word" and token.text in DECLARATIONS and begins:
             depth = 0
             yield i
         elif token.kind == "mark" and token.text in "{([":

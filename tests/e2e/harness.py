@@ -83,11 +83,11 @@ class Server:
     def held(self) -> dict[str, float]:
         """Gauges that must be zero when no request runs, and are not."""
         words = ("running", "waiting", "freeing", "pages", "walks", "streams", "held_messages", "requests")
+        counters = ("_total", "_created", "_count", "_sum", "_bucket")
         return {
             name: value
             for name, value in self.gauges().items()
-            if value and any(f"{word}" in name for word in words) and not name.split("{")[0].endswith(("_total", "_created", "_count", "_sum", "_bucket"))
-            and "capacity" not in name and "turns" not in name
+            if value and any(word in name for word in words) and not name.split("{")[0].endswith(counters)
         }
 
     def settle(self, within_s: float = 5.0) -> None:

@@ -64,8 +64,12 @@ def interpreted(program: Linked, text: str, tokens: int, **params: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1}], ids=["greedy", "drawn"])
-async def test_one_rank_two_ranks_and_the_interpreter_agree(one_rank: Engine, two_ranks: Engine, params: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "params", [{}, {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1}], ids=["greedy", "drawn"]
+)
+async def test_one_rank_two_ranks_and_the_interpreter_agree(
+    one_rank: Engine, two_ranks: Engine, params: dict[str, Any]
+) -> None:
     question = QUESTIONS[2]
     one = await ask(one_rank, question, 24, **params)
     two = await ask(two_ranks, question, 24, **params)
@@ -127,7 +131,9 @@ async def test_a_spoken_question_does_not_stop_a_running_answer(one_rank: Engine
         async for event in run.events():
             order.append(f"{name} {event.modality}")
 
-    first = await one_rank.submit("chat", {"messages": user("Tell me a story.")}, {"max_tokens": 80, "ignore_eos": True}, {"text"})
+    first = await one_rank.submit(
+        "chat", {"messages": user("Tell me a story.")}, {"max_tokens": 80, "ignore_eos": True}, {"text"}
+    )
     watching = asyncio.create_task(watch(first, "first"))
     while order.count("first text") < 5:
         await asyncio.sleep(0.01)

@@ -46,7 +46,7 @@ class Adder:
         return xs.sum()
 
 
-WORKER = '''
+WORKER = """
     from mstarc_runtime.program import ABSENT, WorkerProgram
 
 
@@ -92,8 +92,8 @@ WORKER = '''
             b.collect("seen", n)
             n = b.call("counter.next", n)
             return (n,)
-'''
-CONDUCTOR = '''
+"""
+CONDUCTOR = """
     from mstarc_runtime.program import ConductorProgram, Entry, Input, Param
 
     NUMBER = Input("start", "tensor", dtype="i64")
@@ -149,7 +149,7 @@ CONDUCTOR = '''
         def gather_need(self, request, need, start): ...
         def add_need(self, request, need): ...
         def one_need(self, request, need): ...
-'''
+"""
 
 
 def linked(folder: Path, ranks: int = 1, capacity: int = 4, fail_at: int = 10**9) -> Linked:

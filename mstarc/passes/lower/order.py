@@ -56,7 +56,7 @@ def _collected(body: ast.Block) -> Iterator[str]:
         inner = stmt.stmt if isinstance(stmt, ast.Guarded) else stmt
         if isinstance(inner, ast.Collect):
             yield inner.name.text
-        elif (isinstance(inner, ast.For) and inner.body is not None) or isinstance(inner, ast.Parallel):
+        elif isinstance(inner, ast.For | ast.Parallel) and inner.body is not None:
             yield from _collected(inner.body)
 
 

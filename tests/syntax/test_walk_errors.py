@@ -1,0 +1,120 @@
+"""Errors of syntax: the code, the place and the words; and that one slip leaves the other declarations checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from mstarc.diagnostics.core import Collector, Diagnostic
+from mstarc.source import SourceFile
+from mstarc.syntax import ast
+from mstarc.syntax.parser import parse_walk
+
+NODE = "node a : stateless { op f(x: i64) -> y: i64 }\n"
+REQUEST = "request r(x: i64) -> tensor { w(x) }\n"
+
+
+def parse(text: str) -> tuple[ast.Model | None, tuple[Diagnostic, ...]]:
+    report = Collector()
+    return parse_walk(SourceFile("t.walk", text), report), report.findings()
+
+
+def only(text: str) -> tuple[Diagnostic, str]:
+    """The one finding of a text, and the text under it."""
+    _, found = parse(text)
+    assert len(found) == 1, [d.message for d in found]
+    span = found[0].primary.span
+    return found[0], text.encode()[span.start : span.end].decode()
+
+
+def in_walk(body: str) -> str:
+    return f"model m\n{NODE}walk w(x: i64) {{ {body} }}\n{REQUEST}"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "under", "words"),
+    [
+        ("emit a.f(x) tensor", "MC010", "tensor", "`tensor` cannot stand here"),
+        ("emit as tensor", "MC010", "as", "`as` cannot stand here"),
+        ("walk = a.f(x)", "MC011", "walk", "`walk` is a word of the language"),
+        ("y = a.f(stream)", "MC011", "stream", "`stream` is a word of the language"),
+        ("y = a.f(x?)", "MC010", "?", "`?` stands in types only"),
+        ("y = x if x else 1", "MC010", "else", "conditional expressions begin with `if`"),
+        ("y = a.f(x if x else 1)", "MC010", "if", "conditional expressions begin with `if`"),
+        ("y = 30ms", "MC010", "30ms", "the number 30 runs into `ms`"),
+        ("y = a.f(1 $ 2)", "MC010", "$", "the character `$` has no meaning"),
+        ("y = a.f(1 \x00 2)", "MC010", "\x00", "the character U+0000 has no meaning"),
+        ('y = a.f("abc)', "MC010", '"abc) }', "this text does not end on its line"),
+        ("stop when x = 1", "MC010", "=", "`=` gives a name its value"),
+        ("loop l times 2 carry x, { x = a.f(x) }", "MC010", "{", "`{` cannot follow a comma"),
+        (f"y = {10**40}", "MC010", str(10**40), "this number is too large"),
+        ("y = 1e999", "MC010", "1e999", "this number is too large"),
+        ("y = 9223372036854775808", "MC010", "9223372036854775808", "this number is too large"),
+    ],
+)
+def test_what_is_said(body: str, code: str, under: str, words: str) -> None:
+    found, text = only(in_walk(body))
+    assert (found.rule.code, text) == (code, under)
+    assert words in found.message
+
+
+def test_the_label_says_what_could_stand_there() -> None:
+    found, _ = only(in_walk("emit a.f(x) tensor"))
+    assert found.primary.text == "due here: an operator or `as`"
+    found, _ = only("model m\nstream s : i64 by fixed(2) capacit 4")
+    assert "`capacity`" in found.primary.text and "`at_end`" in found.primary.text
+    found, _ = only("model m\nparam p = 3")
+    assert found.primary.text == "due here: `:`"
+
+
+def test_a_trailing_comma() -> None:
+    found, text = only("model m\nextern f(x: i64) -> y: i64,\nlet a = 1")
+    assert text == "," and found.message == "nothing follows this comma"
+
+
+def test_too_many_braces() -> None:
+    found, text = only(f"model m\n{NODE.strip()} }}\nlet a = 1")
+    assert text == "}" and found.message == "this `}` closes nothing"
+
+
+def test_a_missing_brace_is_shown_where_it_opened() -> None:
+    text = f"model m\n{NODE}walk w(x: i64) {{\n    emit a.f(x) as tensor\n\n{REQUEST}"
+    model, (found,) = parse(text)
+    assert found.primary.span.start == text.index("{\n    emit")
+    assert found.message == "`{` is never closed: the next declaration begins before its `}`"
+    assert model is not None and [type(d) for d in model.decls] == [ast.Node, ast.Request]
+
+
+def test_one_slip_a_declaration_is_reported_and_the_rest_is_kept() -> None:
+    text = (
+        "model m\nconfig { a = }\nparam p : int = 3\nlet = 4\nnode n : stateless { op f( -> y: i64 }\n"
+        "walk w() { emit }\nwalk v() { }\nrequest r() -> text { v() }\n"
+    )
+    model, found = parse(text)
+    assert model is not None and not model.complete
+    assert [type(d) for d in model.decls] == [ast.Param, ast.Walk, ast.Request]
+    assert [text[: d.primary.span.start].count("\n") + 1 for d in found] == [2, 4, 5, 6]
+
+
+def test_a_declaration_word_inside_of_brackets_does_not_begin_one() -> None:
+    found, text = only("model m\nwalk w(context: i64) { emit context as tensor }\nlet a = 1")
+    assert (found.rule.code, text) == ("MC011", "context")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "let a = 1", "model", "model\n", "model 3", "\ufeff", "}"])
+def test_a_file_begins_with_its_model(text: str) -> None:
+    model, found = parse(text)
+    assert model is None
+    assert [d.rule.code for d in found] == ["MC010"]
+
+
+def test_depth_is_bounded() -> None:
+    deep = "(" * 500 + "1" + ")" * 500
+    for value in (deep, "-" * 500 + "1", "not " * 500 + "true", " + ".join("a" * 500), "[" * 500, "f(" * 500):
+        _, found = parse(f"model m\nlet a = {value}\nlet b = 1")
+        assert len(found) == 1, value[:20]
+        assert found[0].rule.code == "MC010"
+    _, found = parse("model m\nwalk w() {" + "parallel {" * 500 + "}" * 501)
+    assert "nested deeper" in found[0].message
+    chain = "if a then 1 else " * 500 + "2"
+    _, (error,) = parse(f"model m\nlet a = {chain}")
+    assert "nested deeper" in error.message
