@@ -143,22 +143,16 @@ print(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy')))
 def test_bytes_repeat_under_other_seeds_and_paths_and_without_torch(tmp_path: Path) -> None:
     """Two hash seeds, two locales, two checkouts, and a relative path: one output; and no array library is imported."""
     outputs = set()
-    for seed, folder, locale in (("0", tmp_path / "a", "C"), ("77", tmp_path / "deeper" / "b", "C.UTF-8")):
+    near, far = tmp_path / "a", tmp_path / "deeper" / "b"
+    for seed, folder, given, locale in (("0", near, Path(), "C"), ("77", far, far, "C.UTF-8")):
         shutil.copytree(ROOT / "specs", folder / "specs")
         env = {**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"}
         env["PYTHONIOENCODING"] = "utf-8"
-        for spec, package in (
-            ("specs/ask.walk", "generated/ask"),
-            (folder / "specs/ask.walk", folder / "generated/ask"),
-        ):
-            run = subprocess.run(
-                [sys.executable, "-c", _COMPILE, str(spec), str(package)],
-                capture_output=True,
-                cwd=folder,
-                env=env,
-                check=True,
-            )
-            outputs.add(run.stdout)
+        paths = (str(given / "specs/ask.walk"), str(given / "generated/ask"))
+        run = subprocess.run(
+            [sys.executable, "-c", _COMPILE, *paths], capture_output=True, cwd=folder, env=env, check=True
+        )
+        outputs.add(run.stdout)
     assert len(outputs) == 1
     text = outputs.pop().decode()
     assert text.endswith("[]\n")
