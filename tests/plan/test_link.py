@@ -1,0 +1,237 @@
+"""Linking: routes and numbers under a placement, and the coded errors of placements that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mstarc.codegen.package import compile_model
+from mstarc.diagnostics.core import Collector, Diagnostic
+from mstarc.ir.text import parse_program
+from mstarc.plan.link import link
+from mstarc.plan.model import Plan
+from mstarc.plan.placement import Placement, find_placement, parse_placement, read_placement
+from mstarc.source import SourceFile
+from mstarc_runtime.abi.linked import Linked
+from tests.codegen.harness import plan_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TWO = '[ranks.0]\ndevice = "cpu"\n[ranks.1]\ndevice = "cpu"\nthreads = 2\n'
+
+
+@pytest.fixture(scope="module")
+def ask() -> Plan:
+    plan = compile_model(ROOT / "specs/ask.walk", ROOT / "generated/ask").plan
+    assert plan is not None
+    return plan
+
+
+def linked(plan: Plan, toml: str = "", **overrides: Any) -> Linked:
+    found, findings = attempt(plan, toml, overrides)
+    assert found is not None, [d.message for d in findings]
+    return found
+
+
+def attempt(plan: Plan, toml: str, overrides: Any = None) -> tuple[Linked | None, tuple[Diagnostic, ...]]:
+    report = Collector()
+    placement = parse_placement(SourceFile("p.toml", toml), report) if toml else Placement()
+    found = None if placement is None else link(plan, placement, ROOT / "generated/ask", report, overrides)
+    return found, report.findings()
+
+
+def refused(plan: Plan, toml: str) -> Diagnostic:
+    found, findings = attempt(plan, toml)
+    assert found is None
+    assert len(findings) == 1, [d.message for d in findings]
+    return findings[0]
+
+
+def line_of(diagnostic: Diagnostic, toml: str) -> str:
+    """The line of the placement that a finding points at."""
+    span = diagnostic.primary.span
+    assert span.file == "p.toml"
+    return toml.encode()[span.start : span.end].decode()
+
+
+# ------------------------------------------------------------------------------------------------------------- routes
+
+
+def test_without_a_placement_all_is_on_rank_0(ask: Plan) -> None:
+    found = linked(ask)
+    assert [(r.rank, r.device, r.threads) for r in found.ranks] == [(0, "cpu", 0)]
+    assert {walk.rank for walk in found.walks} == {0}
+    assert [(s.source, s.sink, s.transport) for s in found.streams] == [(0, 0, "slot")]
+
+
+def test_the_shipped_placements(ask: Plan) -> None:
+    report = Collector()
+    placement = read_placement(find_placement("2xcpu", ROOT / "specs"), report)
+    assert placement is not None
+    found = link(ask, placement, ROOT / "generated/ask", report)
+    assert found is not None
+    assert {walk.name: walk.rank for walk in found.walks} == {"read": 0, "hear": 0, "answer": 0, "speak": 1}
+    assert [(s.name, s.source, s.sink, s.transport) for s in found.streams] == [("phrases", 0, 1, "shm")]
+    assert [rank.label for rank in found.ranks] == ["llm, ears, scribe", "voice"]
+    assert found.placement == "2xcpu"
+    assert read_placement(find_placement("1xcpu", ROOT / "specs"), report) is not None
+    assert not report.failed
+
+
+def test_it_is_what_the_runtime_decodes(ask: Plan) -> None:
+    found = linked(ask)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Linked) == found
+    ops = {f"{n.name}.{o.name}": o for n in found.nodes for o in n.ops}
+    assert (ops["llm.read"].params, ops["llm.read"].takes) == (["packed"], "rows:0")
+    assert (ops["llm.step"].params, ops["llm.step"].takes) == (["scalar"], "const:1")
+    assert (ops["ears.encode"].params, ops["ears.encode"].result_kinds) == (["plain"], ["row"])
+    assert ops["scribe.read"].cross
+    assert found.config["vocab"] == 49152
+    samplers = {s.name: s for s in found.samplers}
+    assert samplers["reply"].settings["temperature"] == "param:temperature"
+    assert samplers["opener"].settings["suppress"][:2] == [1, 2]
+    assert 220 in samplers["opener"].settings["suppress"]
+    assert 220 not in samplers["scribbler"].settings["suppress"]
+    assert found.streams[0].args == {"cut": "cut", "max": 64}
+    assert found.modalities["chat"]["request"] == "chat"
+
+
+def test_a_checkpoint_overrides_the_binding(ask: Plan) -> None:
+    found = linked(ask, "", **{"llm.vocab_size": 300})
+    assert found.config["vocab"] == 300
+    assert next(n for n in found.nodes if n.name == "llm").config["vocab_size"] == 300
+    assert linked(ask).config["vocab"] == 49152
+
+
+def test_a_walk_of_externs_only_runs_beside_its_stream() -> None:
+    plan = plan_of(
+        parse_program(
+            """mstarc.ir 1
+model t
+extern show(x: i64[]) -> (y: i64[])
+node a: stateless { op f(x: i64[]) -> (y: i64[]) }
+stream s: i64[] by fixed(size = 1) at_end partial capacity 4
+walk w(%0 x: host i64[]) { %1 y: i64[] = invoke a.f(%0) send %1 to s }
+walk u() { for %0 c: chunk(s, i64[]) in s { %1 y: host i64[] = extern show(%0) emit %1 as m } }
+"""
+        )
+    )
+    found = linked(plan, TWO + "[place]\na = 1\n")
+    assert {walk.name: walk.rank for walk in found.walks} == {"w": 1, "u": 1}
+
+
+OPS = """mstarc.ir 1
+model t
+config h = 5
+param p: int low 1 high 9 = 3
+cache kv(layers = 1, heads = 1, kv_heads = 1, head_dim = 2)
+context c on kv max 4 * config.h
+node a: transformer on kv {{ op f(x: f32[dim.N, 2], ids: i64[dim.T]) -> (y: f32[2]) {{ attend full positions seq takes {takes} }} }}
+stream s: i64[] by fixed(size = config.h) at_end partial capacity {capacity}
+walk w(%0 x: host i64[]) {{ send %0 to s }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "expected"),
+    [
+        ("dim.T", "rows:1"),
+        ("dim.N + dim.T", "sum:0,1+0"),
+        ("dim.N + 2", "sum:0+2"),
+        ("2 + dim.N + config.h", "sum:0+7"),
+        ("config.h", "const:5"),
+    ],
+)
+def test_takes(takes: str, expected: str) -> None:
+    found = linked(plan_of(parse_program(OPS.format(takes=takes, capacity="9"))))
+    assert found.nodes[0].ops[0].takes == expected
+    assert found.contexts[0].max == 20
+    assert found.streams[0].args == {"size": 5}
+
+
+@pytest.mark.parametrize("takes", ["2 * dim.N", "dim.N - 3", "dim.T - dim.N"])
+def test_takes_that_are_no_sums_are_refused(takes: str) -> None:
+    found, findings = attempt(plan_of(parse_program(OPS.format(takes=takes, capacity="9"))), "")
+    assert found is None
+    assert [d.rule.code for d in findings] == ["MC607"]
+    assert "not built yet: op `a.f` takes" in findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("capacity", "expected"), [("9", 9), ("param.p + 4", "param:p+4"), ("config.h + 1 + param.p", "param:p+6")]
+)
+def test_capacities(capacity: str, expected: int | str) -> None:
+    found = linked(plan_of(parse_program(OPS.format(takes="dim.T", capacity=capacity))))
+    assert found.streams[0].capacity == expected
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+def test_a_name_that_the_model_lacks(ask: Plan) -> None:
+    toml = TWO + "[place]\nvoise = 1\n"
+    found = refused(ask, toml)
+    assert (found.rule.code, found.help) == ("MC606", "did you mean `voice`?")
+    assert line_of(found, toml) == "voise = 1"
+
+
+def test_a_walk_on_two_ranks(ask: Plan) -> None:
+    toml = TWO + "[place]\nears = 1\n"
+    found = refused(ask, toml)
+    assert found.rule.code == "MC605"
+    assert "walk `hear` is split over ranks 0 and 1" in found.message
+    assert found.help == "not built yet: place every op of walk `hear` on one rank"
+    assert line_of(found, toml) == "ears = 1"
+
+
+@pytest.mark.parametrize(
+    ("toml", "code", "line"),
+    [
+        (TWO + "[place]\nvoice = 2\n", "MC606", "voice = 2"),
+        (TWO + "[place]\nvoice = true\n", "MC606", "voice = true"),
+        (TWO + "[place]\nvoice = [0, 1]\n", "MC607", "voice = [0, 1]"),
+        ("default = 4\n" + TWO, "MC601", "default = 4"),
+        ('[ranks.0]\ndevice = "tpu"\n', "MC607", 'device = "tpu"'),
+        ("[ranks.0]\nthreads = -1\n", "MC608", "threads = -1"),
+        ("[ranks.0]\ncores = 1\n", "MC608", "cores = 1"),
+        ("[rank.0]\n", "MC608", None),
+        ("ranks = 3\n", "MC608", "ranks = 3"),
+        ("[ranks.x]\n", "MC608", "[ranks.x]"),
+        ("[ranks.0]\n[ranks.00]\n", "MC609", "[ranks.00]"),
+        ("[ranks.0]\n[ranks.0]\n", "MC608", None),
+        ("[ranks.0]\n[ranks.2]\n", "MC609", "[ranks.2]"),
+        ("[place\n", "MC608", "[place"),
+        ("place = 3\n", "MC608", "place = 3"),
+    ],
+)
+def test_placements_that_cannot_be(ask: Plan, toml: str, code: str, line: str | None) -> None:
+    found = refused(ask, toml)
+    assert found.rule.code == code
+    if line is not None:
+        assert line_of(found, toml) == line
+
+
+def test_a_context_on_two_ranks() -> None:
+    plan = plan_of(
+        parse_program(
+            """mstarc.ir 1
+model t
+cache kv(layers = 1, heads = 1, kv_heads = 1, head_dim = 2)
+context c on kv
+node a: transformer on kv { op f(x: i64[]) -> (y: f32[2]) { attend full positions seq takes 1 } }
+node b: transformer on kv { op f(x: i64[]) -> (y: f32[2]) { attend full positions seq takes 1 } }
+walk w(%0 x: host i64[]) { _ = invoke a.f(%0) writes c }
+walk u(%0 x: host i64[]) { _ = invoke b.f(%0) writes c }
+"""
+        )
+    )
+    found = refused(plan, TWO + "[place]\nb = 1\n")
+    assert (found.rule.code, found.message) == ("MC607", "context `c` is used on ranks 0 and 1")
+
+
+def test_a_placement_that_is_not_there(tmp_path: Path) -> None:
+    report = Collector()
+    assert read_placement(tmp_path / "no.toml", report) is None
+    assert [d.rule.code for d in report.findings()] == ["MC012"]
