@@ -31,6 +31,9 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
     transformer = node.kind == "transformer"
     if op.positions == "at":
         raise FoldError(f"not built yet: {named} with `positions at`")
+    for built, words in ((not op.random, "`random`"), (not op.samples, f"`samples {op.samples}`")):
+        if not built:  # it would run, and draw from something that no seed reaches
+            raise FoldError(f"not built yet: {named} with {words}")
     return OpLink(
         name=op.name,
         params=[_kind(port) for port in op.params],
@@ -109,6 +112,8 @@ def link_sampler(sampler: SamplerPlan, scope: ConfigScope) -> SamplerLink:
     """Settings as numbers, id lists or `param:<name>`."""
     settings: dict[str, Any] = {}
     for name, text in sorted(sampler.settings.items()):
+        if name == "min_tokens":
+            raise FoldError(f"not built yet: `min_tokens` of sampler `{sampler.name}`")
         expr = parse_expr(text)
         if isinstance(expr, Ref) and expr.scope == "param":
             settings[name] = f"param:{expr.name}"

@@ -160,6 +160,18 @@ def test_takes_that_are_no_sums_are_refused(takes: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("attributes", "shown"),
+    [("positions seq takes dim.T random", "`random`"), ("positions at at 3 advance 1 takes dim.T", "`positions at`")],
+)
+def test_attributes_that_are_not_built_are_refused(attributes: str, shown: str) -> None:
+    text = OPS.format(takes="dim.T", capacity="9").replace("positions seq takes dim.T", attributes)
+    found, findings = attempt(plan_of(parse_program(text)), "")
+    assert found is None
+    assert [d.rule.code for d in findings] == ["MC607"]
+    assert f"not built yet: op `a.f` with {shown}" in findings[0].message
+
+
+@pytest.mark.parametrize(
     ("capacity", "expected"), [("9", 9), ("param.p + 4", "param:p+4"), ("config.h + 1 + param.p", "param:p+6")]
 )
 def test_capacities(capacity: str, expected: int | str) -> None:
