@@ -138,10 +138,18 @@ async def test_collect_and_empty_loops(tmp_path: Path) -> None:
     assert none["tensor"][0].tolist() == []
 
 
-async def test_walk_results_feed_the_next_walk(tmp_path: Path) -> None:
-    async with serving(tmp_path, capacity=64) as engine:
-        out = await outputs(await engine.submit("twice", {"start": 0}, {"steps": 3}))
-    assert out["tensor"] == [0, 1, 2, 3, 4, 5]
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_walk_results_feed_the_next_walk(tmp_path: Path, ranks: int) -> None:
+    """Outside `together` nobody takes: sends are discarded and never wait."""
+    async with serving(tmp_path, ranks=ranks, capacity=2) as engine:
+        out = await outputs(await engine.submit("twice", {"start": 0}, {"steps": 9}))
+    assert out == {"tensor": list(range(18)), "scalar": []}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_a_stream_that_no_arm_sends_on_has_ended(tmp_path: Path, ranks: int) -> None:
+    async with serving(tmp_path, ranks=ranks) as engine:
+        assert await outputs(await engine.submit("starved", {"start": 0}, {})) == {"tensor": [], "scalar": []}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -102,10 +102,10 @@ CONDUCTOR = """
 
     class Toy(ConductorProgram):
         PARAMS = (Param("steps", "int", default=5, low=0, high=100000), Param("limit", "int", default=-1, low=-1, high=10**9))
-        ENTRIES = tuple(Entry(n, (NUMBER,), OUT) for n in ("sums", "early", "alone", "general", "gathered", "twice"))
+        ENTRIES = tuple(Entry(n, (NUMBER,), OUT) for n in ("sums", "early", "alone", "general", "gathered", "twice", "starved"))
         ARMS = {
             f"{n}_{arm}": ((("numbers",), ()) if arm == "a" else ((), ("numbers",)))
-            for n in ("sums", "early", "alone", "general") for arm in ("a", "b")
+            for n in ("sums", "early", "alone", "general", "starved") for arm in ("a", "b")
         }
         RESULTS = {"count": 1, "gather": 2}
 
@@ -127,6 +127,9 @@ CONDUCTOR = """
         def twice(self, request):
             (n,) = yield request.walk("count", request.inputs.start, request.params.limit, closes=("numbers",))
             (n,) = yield request.walk("count", n, request.params.limit)
+
+        def starved(self, request):
+            yield request.together(b=self.adding(request))
 
         def counting(self, request):
             yield request.walk("count", request.inputs.start, request.params.limit, closes=("numbers",))

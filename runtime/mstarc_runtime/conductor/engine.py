@@ -51,6 +51,7 @@ log = logging.getLogger("mstarc.conductor")
 MAX_RUNNING = 64
 MAX_WAITING = 64
 DEADLINE_S = 600.0
+NO_SCOPE = 0  # of walks outside any `together`: their streams have one end only
 
 
 class Cluster(Protocol):
@@ -277,7 +278,7 @@ class Engine:
         error: RuntimeFault | None = None
         try:
             async with asyncio.timeout(deadline_s):
-                await run_program(run, getattr(self.program, run.entry.name)(run), 0)
+                await run_program(run, getattr(self.program, run.entry.name)(run), NO_SCOPE)
         except TimeoutError:
             waits = ", ".join(sorted(run.interrupted)) or "its program"
             error = RequestFailed(f"the deadline of {deadline_s:g} s passed while waiting for {waits}", 504)
@@ -332,6 +333,8 @@ class Engine:
         if rank not in self._ready:
             raise RequestFailed(f"rank {rank} is not running", 503)
         self._open(run, rank)
+        if scope == NO_SCOPE:
+            self._end_streams(run, scope, self._walk_links[name].takes, self._walk_links[name].sends)
         number = next(self._numbers)
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._walks[number] = (run, rank, future)
@@ -355,12 +358,22 @@ class Engine:
 
     def begin_together(self, run: RequestRun, arms: Iterable[str]) -> int:
         """A new scope. Opens the request wherever a stream of the arms begins or ends, so that no item meets a stranger."""
-        for arm in arms:
-            for names in self.program.ARMS.get(f"{run.entry.name}_{arm}", ((), ())):
-                for name in names:
-                    self._open(run, self._streams[name].source)
-                    self._open(run, self._streams[name].sink)
-        return next(self._scopes)
+        scope = next(self._scopes)
+        tables = [self.program.ARMS.get(f"{run.entry.name}_{arm}", ((), ())) for arm in arms]
+        sends = {name for sent, _ in tables for name in sent}
+        takes = {name for _, taken in tables for name in taken}
+        for name in sorted(sends | takes):
+            self._open(run, self._streams[name].source)
+            self._open(run, self._streams[name].sink)
+        self._end_streams(run, scope, takes - sends, sends - takes)
+        return scope
+
+    def _end_streams(self, run: RequestRun, scope: int, unsent: Iterable[str], untaken: Iterable[str]) -> None:
+        """Streams with one end in a scope: what nobody sends on has ended, and what nobody takes from is discarded."""
+        for name in sorted(unsent):
+            self._tell(run, self._streams[name].source, CloseStream(run.number, name, scope))
+        for name in sorted(untaken):
+            self._tell(run, self._streams[name].source, SinkStream(run.number, name, scope))
 
     def _host(self, run: RequestRun) -> dict[str, Any]:
         lets = {name: getattr(self.program, f"let_{name}")(run) for name in self.program.LETS}
@@ -368,10 +381,7 @@ class Engine:
 
     def end_arm(self, run: RequestRun, scope: int, sends: Iterable[str], takes: Iterable[str]) -> None:
         """An arm of `together` has ended: its streams end, and what is still sent to it is discarded."""
-        for stream in sends:
-            self._tell(run, self._streams[stream].source, CloseStream(run.number, stream, scope))
-        for stream in takes:
-            self._tell(run, self._streams[stream].source, SinkStream(run.number, stream, scope))
+        self._end_streams(run, scope, sends, takes)
 
     def _tell(self, run: RequestRun, rank: int, message: Message) -> None:
         if rank in self._ready:

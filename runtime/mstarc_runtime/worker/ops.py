@@ -176,8 +176,7 @@ class OpTable:
             outcomes = [bound.method(*row) for row in rows]
         if only is None or bound.link.results <= 1:
             return outcomes
-        picked = [tuple(outcome[k] for k in only) for outcome in outcomes]
-        return [p[0] if len(only) == 1 else p for p in picked]
+        return [_pick(outcome, only) for outcome in outcomes]
 
     def _stack(self, outcomes: list[Any]) -> Any:
         """Per-row results as batched columns."""
@@ -227,6 +226,13 @@ class OpTable:
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}
+
+
+def _pick(outcome: Any, only: tuple[int, ...]) -> Any:
+    """The results that are used; nothing to pick where the call was skipped or its context is off."""
+    if not isinstance(outcome, tuple):
+        return outcome
+    return outcome[only[0]] if len(only) == 1 else tuple(outcome[k] for k in only)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
