@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -507,9 +508,11 @@ def test_endpoints_fall_back_to_tcp(monkeypatch: pytest.MonkeyPatch, tmp_path: o
     ends.remove(made.endpoint)
     ends.close()
     assert not os.path.exists(ends.folder)
-    monkeypatch.setattr(
-        "mstarc_runtime.transport.endpoint.tempfile.mkdtemp", lambda **_: (_ for _ in ()).throw(OSError(28, "full"))
-    )
+
+    def full(**_: object) -> str:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
     fallback = Endpoints()
     assert fallback.folder == ""
     made = fallback.listen(2, 7)
