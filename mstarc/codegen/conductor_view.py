@@ -13,8 +13,8 @@ from mstarc.codegen.expressions import Place, quoted, text
 from mstarc.codegen.layout import Call, Group, Part, lay_out
 from mstarc.codegen.need_view import need_method
 from mstarc.codegen.request_view import RequestWriter
-from mstarc.codegen.source import Method, class_name, imports_in, method, tuple_of
-from mstarc.ir.core import Param, Program, Request, Value
+from mstarc.codegen.source import Method, check_names, class_name, imports_in, method, tuple_of
+from mstarc.ir.core import Noise, Param, Program, Request, Value
 from mstarc.ir.fold import FoldError, Scope, fold
 from mstarc.ir.types import Enum, Expr, Media, Parts, Ref, Scalar, Tensor, Type, ValueId
 from mstarc.ir.visit import every_expr, every_op, exprs_of
@@ -43,6 +43,7 @@ def conductor_file(program: Program) -> ConductorFile:
         arms |= writer.arms
     methods += [need_method(walk, program) for walk in program.walks]
     methods += _hooks(program)
+    check_names(methods, program.span)
     tables = _tables(program, arms)
     lines = [*tables, *(line for m in methods for line in (*m.head, *m.body))]
     names = ("ABSENT", "Array", "Entry", "Input", "Need", "Param", "RequestRun", "Steps")
@@ -90,6 +91,8 @@ def _lets_of_walks(program: Program) -> list[str]:
     for walk in program.walks:
         for op in every_op(walk.body):
             exprs = [*exprs_of(op), *(carry.next for carry in getattr(op, "carries", ()))]
+            if isinstance(op, Noise) and isinstance(op.result.type, Tensor):
+                exprs += op.result.type.dims
             for expr in exprs:
                 found |= {part.name: None for part in every_expr(expr) if isinstance(part, Ref) and part.scope == "let"}
     return sorted(found)

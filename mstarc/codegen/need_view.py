@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from mstarc.codegen.expressions import Place, text
 from mstarc.codegen.layout import Call
-from mstarc.codegen.names import names_of, values_of
+from mstarc.codegen.names import attribute, names_of, values_of
 from mstarc.codegen.source import Method, Writer, method
 from mstarc.ir.core import Block, Compute, Drop, ForChunks, Fork, Invoke, Loop, Op, OpDecl, Par, Program, Walk, When
 from mstarc.ir.types import Binary, Expr, FieldOf, Lit, Ref, Struct, Tensor, Type, Unary, ValueId, Var
@@ -137,8 +137,11 @@ def _takes(decl: OpDecl) -> Expr:
     if decl.attrs.takes is not None:
         return decl.attrs.takes
     for port in decl.params:
-        if isinstance(port.type, Tensor) and port.type.dtype == "i64":
-            return port.type.dims[0] if port.type.dims else Lit(1)
+        if isinstance(port.type, Tensor) and port.type.dtype == "i64" and not (port.host or port.type.optional):
+            if not port.type.dims:
+                return Lit(1)
+            if len(port.type.dims) == 1 and isinstance(port.type.dims[0], Ref) and port.type.dims[0].scope == "dim":
+                return port.type.dims[0]
     return Ref("dim", "")
 
 
@@ -176,7 +179,7 @@ def _lengths(walk: Walk, names: Mapping[ValueId, str]) -> dict[str, str]:
     def visit(kind: Type, source: str) -> None:
         if isinstance(kind, Struct):
             for name, inner in kind.fields:
-                visit(inner, f"{source}.{name}")
+                visit(inner, attribute(source, name))
         elif isinstance(kind, Tensor) and not kind.optional and kind.dims:
             first = kind.dims[0]
             if isinstance(first, Ref) and first.scope == "dim":

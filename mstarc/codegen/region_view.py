@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mstarc.codegen.calls import invoke_of
 from mstarc.codegen.expressions import Place, text
 from mstarc.codegen.layout import Call, Part
+from mstarc.codegen.names import attribute
 from mstarc.codegen.source import Method, Writer, bind, local_names, method, prefixed, tuple_of
 from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Sample, Send, Stop, Value
 from mstarc.ir.types import Tensor, ValueId
@@ -32,7 +33,7 @@ class RegionView:
             names=local_names(known),
             types={value.id: value.type for value in known},
             asks="b.host",
-            let=lambda name: f"b.host.{name}",
+            let=lambda name: attribute("b.host", name),
             rows=True,
             span=loop.span,
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from keyword import iskeyword
 
 from mstarc.codegen.calls import extern_of
 from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.expressions import Place, quoted, text
 from mstarc.codegen.layout import Call, Group
-from mstarc.codegen.names import names_of, values_of
+from mstarc.codegen.names import attribute, names_of, values_of
 from mstarc.codegen.source import Method, Writer, bind, dims_in, method, show_params, tuple_of
 from mstarc.ir.core import (
     Arm,
@@ -30,6 +31,7 @@ from mstarc.ir.types import ValueId
 from mstarc.ir.visit import blocks_of, results_of
 from mstarc.passes.effects import Ends, Names, StreamEnds
 from mstarc.passes.liveness import reads_of_block
+from mstarc.source import Span
 
 NOTHING: Ends = frozenset()
 
@@ -51,22 +53,26 @@ class RequestWriter:
     def methods(self) -> list[Method]:
         """The request's coroutine, then its arms in the order of the text."""
         request = self.request
-        given = {value.id: f"request.inputs.{value.name}" for value in request.inputs}
+        given = {value.id: attribute("request.inputs", value.name) for value in request.inputs}
         outputs = ", ".join(name + ("?" if optional else "") for name, optional in request.outputs)
         doc = f"request {request.name}({show_params(request.inputs)}) -> {outputs}"
-        main = _Coroutine(self, self.names | given, tuple(given)).method(request.name, doc, (), request.body, None)
+        main = _Coroutine(self, self.names | given, tuple(given), frozenset()).method(
+            request.name, doc, (), request.body, None
+        )
         return [main, *self._methods]
 
-    def add_arm(self, arm: Arm) -> tuple[str, tuple[ValueId, ...]]:
-        """The method of an arm, and the values of the code around it that it takes as arguments."""
+    def add_arm(self, arm: Arm, live: frozenset[str], span: Span) -> tuple[str, tuple[ValueId, ...]]:
+        """The method of an arm, and the values of the code around it that it takes as arguments. live: streams of the arms around."""
         name = f"{self.request.name}_{arm.label}"
+        if iskeyword(arm.label) or arm.label == "self":
+            raise NotBuilt(f"arm `{arm.label}`, a name that Python code cannot have: choose another", span)
         touched = self.ends.of(arm.body)
         sends, takes = (tuple(sorted(s for kind, s in touched if kind == end)) for end in ("send", "take"))
         self.arms[name] = (sends, takes)
         inside = {value.id for value in values_of((), arm.body)}
         params = tuple(sorted(frozenset(reads_of_block(arm.body)) - inside))
         position = len(self._methods)
-        found = _Coroutine(self, self.names, params).method(name, f"arm {arm.label}", params, arm.body, NOTHING)
+        found = _Coroutine(self, self.names, params, live).method(name, f"arm {arm.label}", params, arm.body, NOTHING)
         self._methods.insert(position, found)
         return name, params
 
@@ -74,8 +80,11 @@ class RequestWriter:
 class _Coroutine:
     """Writes the statements of one coroutine."""
 
-    def __init__(self, owner: RequestWriter, names: dict[ValueId, str], visible: Sequence[ValueId]) -> None:
+    def __init__(
+        self, owner: RequestWriter, names: dict[ValueId, str], visible: Sequence[ValueId], live: frozenset[str]
+    ) -> None:
         self.owner = owner
+        self.live = live
         self.names = names
         self.dims: dict[str, str] = {}
         self.place = Place(
@@ -171,8 +180,13 @@ class _Coroutine:
 
     def _together(self, op: Together) -> None:
         items: list[Call] = []
+        touched = frozenset[tuple[str, str]]().union(*(self.owner.ends.of(arm.body) for arm in op.arms))
+        both = frozenset(name for _, name in touched if {("send", name), ("take", name)} <= touched)
+        outside = sorted({name for _, name in touched} & self.live - both)
+        if outside:
+            raise NotBuilt(f"stream `{outside[0]}` from a `together` to an arm outside of it", op.span)
         for arm in op.arms:
-            name, params = self.owner.add_arm(arm)
+            name, params = self.owner.add_arm(arm, self.live | both, op.span)
             args = ("request", *(self.names[ident] for ident in params))
             items.append(Call(f"{arm.label}=self.{name}", args))
         self.writer.add(Call("yield request.together", tuple(items), many=True))

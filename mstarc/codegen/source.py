@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.layout import INDENT, Call, Group, Part, lay_out
-from mstarc.codegen.names import safe
+from mstarc.codegen.names import attribute, safe
 from mstarc.ir.core import Value
 from mstarc.ir.text import print_type
 from mstarc.ir.types import Chunk, Struct, Tensor, Type, ValueId
+from mstarc.source import Span
 
 
 @dataclass
@@ -36,10 +39,15 @@ class Writer:
         self.depth -= 1
 
 
+#: attributes of the generated classes that are no methods
+_TABLES = frozenset({"MODEL", "SENDS", "COLLECTS", "PARAMS", "ENTRIES", "ARMS", "SWITCHED", "LETS", "RESULTS"})
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method as templates print it: lines with their indentation."""
 
+    name: str
     head: tuple[str, ...]
     doc: str
     body: tuple[str, ...]
@@ -48,7 +56,19 @@ class Method:
 def method(name: str, params: Iterable[str], result: str, doc: str, body: Iterable[str]) -> Method:
     """`def name(self, params) -> result` in a class."""
     head = lay_out(Call(f"def {name}", ("self", *params), f" -> {result}:"), 1)
-    return Method(tuple(head), doc, tuple(body))
+    return Method(name, tuple(head), doc, tuple(body))
+
+
+def check_names(methods: Iterable[Method], span: Span) -> None:
+    """Raises NotBuilt for a method that Python cannot name so, or two of one name: a loop's and a walk's, an arm's and a request's."""
+    found: dict[str, Method] = {}
+    for one in methods:
+        if keyword.iskeyword(one.name) or one.name.startswith("__") or one.name in _TABLES:
+            raise NotBuilt(f"{one.doc.split('(')[0]}, a name that Python code cannot have: choose another", span)
+        other = found.setdefault(one.name, one)
+        if other is not one:
+            both = " and ".join(m.doc.split("(")[0] for m in (other, one))
+            raise NotBuilt(f"{both} in one model: both become `{one.name}` in Python, so rename one", span)
 
 
 def bind(targets: Iterable[str | None], value: Part, several: bool) -> Part:
@@ -106,7 +126,7 @@ def dims_in(kind: Type, text: str) -> Mapping[str, str]:
     if isinstance(kind, Struct):
         found: dict[str, str] = {}
         for name, inner in kind.fields:
-            found = {**dims_in(inner, f"{text}.{name}"), **found}
+            found = {**dims_in(inner, attribute(text, name)), **found}
         return found
     if isinstance(kind, Chunk):
         return {}

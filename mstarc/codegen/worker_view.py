@@ -12,12 +12,13 @@ from mstarc.codegen.calls import extern_of, invoke_of
 from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.expressions import Place, quoted, text
 from mstarc.codegen.layout import Call, Group, Part, lay_out
-from mstarc.codegen.names import names_of, safe, values_of
+from mstarc.codegen.names import attribute, names_of, safe, values_of
 from mstarc.codegen.region_view import RegionView
 from mstarc.codegen.source import (
     Method,
     Writer,
     bind,
+    check_names,
     class_name,
     dims_in,
     imports_in,
@@ -78,6 +79,7 @@ def worker_file(program: Program) -> WorkerFile:
         methods += [writer.method(), *writer.region_methods()]
         regions += writer.regions.values()
     methods += [_predicate(stream) for stream in program.streams if stream.where is not None]
+    check_names(methods, program.span)
     tables = [*_sends(regions), *_collects(regions)]
     lines = [line for m in methods for line in (*m.head, *m.body)]
     used = imports_in(lines, ("ABSENT", "Array", "Batch", "Steps", "Walk"))
@@ -134,12 +136,13 @@ class WalkWriter:
         self.names = names_of(walk.params, walk.body, frozenset(self.regions))
         self.iters = self._iters()
         self.dims: dict[str, str] = {}
+        self.lists: dict[str, str] = {}  # what the innermost coroutine loop gathers: name -> variable
         self.place = Place(
             owner="walk",
             names=self.names,
             types={ident: value.type for ident, value in self.values.items()},
             asks="walk.host",
-            let=lambda name: f"walk.host.{name}",
+            let=lambda name: attribute("walk.host", name),
             iters=self.iters,
             dims=self.dims,
             span=walk.span,
@@ -157,7 +160,7 @@ class WalkWriter:
 
     def fresh(self, name: str) -> str:
         """A name that no value of the walk has."""
-        return safe(name, (*self.names.values(), *self.iters.values()))
+        return safe(name, (*self.names.values(), *self.iters.values(), *self.lists.values()))
 
     def method(self) -> Method:
         """The walk's coroutine."""
@@ -230,15 +233,12 @@ class WalkWriter:
             case Send(value=value, stream=stream):
                 return Call("yield walk.send", (quoted(stream), text(value, place)))
             case Collect(value=value, name=name):
-                return Call(f"{self._list_of(name)}.append", (text(value, place),))
+                return Call(f"{self.lists[name]}.append", (text(value, place),))
             case Fork(target=target, source=source):
                 return Call("walk.fork", (quoted(target), quoted(source)))
             case Drop(contexts=contexts):
                 return Call("walk.drop", tuple(quoted(name) for name in contexts))
         raise NotBuilt(f"`{type(op).__name__}` in a walk", op.span)
-
-    def _list_of(self, name: str) -> str:
-        return self.fresh(f"{name}_items")
 
     def _stop(self, op: Stop, loop: Loop | None) -> None:
         if loop is None:
@@ -285,8 +285,10 @@ class WalkWriter:
 
     def _loop(self, op: Loop) -> None:
         place = replace(self.place, span=op.span)
+        outer = self.lists
+        self.lists = outer | {gather.name: self.fresh(f"{gather.name}_items") for gather in op.gathers}
         for gather in op.gathers:
-            self.writer.add(f"{self._list_of(gather.name)} = []")
+            self.writer.add(f"{self.lists[gather.name]} = []")
         self._rebind(op, [text(carry.init, place) for carry in op.carries])
         label = Ref("iter", op.label)
         counted = any(label in every_expr(e) for inner in every_op(op.body) for e in exprs_of(inner))
@@ -298,7 +300,8 @@ class WalkWriter:
         if op.kind == "max":
             self._cause_of_max(op)
         for gather in op.gathers:
-            self.writer.add(f"{self.names[gather.result.id]} = walk.cat({self._list_of(gather.name)})")
+            self.writer.add(f"{self.names[gather.result.id]} = walk.cat({self.lists[gather.name]})")
+        self.lists = outer
 
     def _cause_of_max(self, op: Loop) -> None:
         """The loop's end without a `stop`; one whose condition is literally false needs no `else`."""

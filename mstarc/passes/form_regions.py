@@ -89,7 +89,7 @@ def _region(walk: Walk, loop: Loop) -> Region:
 
 def is_region(loop: Loop, values: Mapping[ValueId, Value], names: Names) -> bool:
     """Whether the loop's body can run for many requests at once."""
-    ranks = Ranks(values)
+    ranks = Ranks(values, loop.label)
     sends = sum(isinstance(op, Send) for op in loop.body.ops)
     if sends > 1 or not all(isinstance(op, _BODY) for op in loop.body.ops):
         return False
@@ -147,8 +147,8 @@ def stackable(kind: Type) -> bool:
 class Ranks:
     """Ranks of expressions in a region, without the dim of rows; None where the expression has no meaning row by row."""
 
-    def __init__(self, values: Mapping[ValueId, Value]) -> None:
-        self._values = values
+    def __init__(self, values: Mapping[ValueId, Value], label: str) -> None:
+        self._values, self._label = values, label
 
     def row(self, expr: Expr) -> bool:
         """Whether the expression has one row per request."""
@@ -162,7 +162,9 @@ class Ranks:
                 return UNIFORM
             case Ref(scope="config"):
                 return UNIFORM
-            case Ref(scope="param" | "let" | "iter"):
+            case Ref(scope="iter", name=name):
+                return 0 if name == self._label else None
+            case Ref(scope="param" | "let"):
                 return 0
             case Apply(fn="wants" | "given"):
                 return 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 from lark import Lark
 from lark.lexer import PatternStr
+
+from mstarc.syntax.tables import load_lark
 
 _OPERATORS = {"CMP": ("==", "!=", "<=", ">=", "<", ">"), "ADD": ("+", "-"), "MUL": ("*", "//", "/", "%")}
 _KINDS = {"number": ("NUMBER",), "string": ("STRING",)}
@@ -33,8 +34,7 @@ class Machine:
 @cache
 def machine() -> Machine:
     """The machine of `walk.lark`."""
-    grammar = files("mstarc.syntax").joinpath("walk.lark").read_text(encoding="utf-8")
-    lark = Lark(grammar, start=["header", "decl"], parser="lalr", lexer="basic", propagate_positions=True)
+    lark = load_lark()
     reserved: frozenset[str] = frozenset()
     terminals: dict[str, tuple[str, ...]] = {}
     texts = {}

@@ -55,7 +55,7 @@ def test_a_model_lowers_verifies_and_reads_back(name: str) -> None:
     verify(program)
     text = print_program(program)
     assert print_program(parse_program(text)) == text
-    assert not any(mark in text for mark in "#")  # no provisional dim is left
+    assert "#" not in text  # no provisional dim is left
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -98,7 +98,7 @@ def test_ask_takes_phrases_by_its_extern() -> None:
     assert dict(program.streams[0].args) == {"cut": Lit("cut"), "max": Lit(64)}
     answer = next(walk for walk in program.walks if walk.name == "answer")
     (loop,) = (op for op in answer.body.ops if isinstance(op, Loop))
-    assert [type(op) for op in loop.body.ops][0] is Stop and any(isinstance(op, Send) for op in loop.body.ops)
+    assert isinstance(loop.body.ops[0], Stop) and any(isinstance(op, Send) for op in loop.body.ops)
 
 
 def test_phases_follow_the_calls() -> None:
@@ -106,8 +106,9 @@ def test_phases_follow_the_calls() -> None:
     walks = {walk.name: walk for walk in program.walks}
     assert [p.phase for p in walks["draw"].params] == ["host", "host"]  # canvas is an extern
     assert [p.phase for p in walks["note"].params] == ["host"]  # rewrap is an extern of a walk's result
-    (call,) = (op for op in ops_of(program.requests[0].body, CallWalk) if isinstance(op, CallWalk) and op.results[:1])
-    assert call.walk == "write" and call.results[0] is not None and call.results[0].phase == "device"
+    calls = [op for op in ops_of(program.requests[0].body, CallWalk) if isinstance(op, CallWalk) and op.walk == "write"]
+    thought, unused = (call.results[0] for call in calls)
+    assert thought is not None and thought.phase == "device" and unused is None
 
 
 def test_dims_of_a_picture_come_from_the_host() -> None:

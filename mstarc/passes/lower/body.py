@@ -295,6 +295,12 @@ class Body:
             made = self.bind(name, content(value.type), value.phase)
             self.ops.append(core.Compute(made, value.expr, span=tree.span))
 
+    def unused(self, value: Typed) -> None:
+        """MC006 for an expression that stands alone, unless it has an error of its own."""
+        if value.type is not None:
+            help_text = "bind it, or delete the statement"
+            self.report.report(rules.MC006, "this value is not used", value.span, help=help_text)
+
     def is_operation(self, tree: ast.Expr) -> bool:
         """Whether an expression is one call that is an operation, not a built-in inside an expression."""
         return isinstance(tree, ast.Call) and path_text(tree.callee) not in BUILTINS

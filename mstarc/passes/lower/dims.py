@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import TypeAlias
 
 from mstarc.ir.types import Binary, Chunk, Expr, Lit, Ref, Struct, Tensor, Type, Unary, Var
@@ -84,6 +85,8 @@ class Dims:
         leaves = [leaf for side in (a, b) for leaf in every_expr(side) if isinstance(leaf, Ref | Var)]
         unknown = [leaf.name for leaf in leaves if isinstance(leaf, Ref) and leaf.name in self._open]
         if unknown:
+            if difference.get((), 0) % gcd(*(count for key, count in difference.items() if key)):
+                return False  # no whole numbers solve it
             if not any(self._isolate(name, difference) for name in unknown):
                 self._equations.append((a, b))
             return True

@@ -12,7 +12,7 @@ from mstarc.ir import core
 from mstarc.ir.types import Expr, Lit, Ref, Type
 from mstarc.passes.lower.dims import free_dims
 from mstarc.passes.lower.symbols import nearest
-from mstarc.passes.lower.typed import BOOL, INT
+from mstarc.passes.lower.typed import BOOL, INT, type_text
 from mstarc.passes.lower.written import WrittenTypes
 from mstarc.syntax import ast
 
@@ -99,20 +99,20 @@ class NodeReader:
         params = self.ports(decl.params, host=True, tensors=True)
         known: dict[str, Type] = {name: INT for port in params for name in free_dims(port.type)}
         known |= {port.name: port.type for port in params if port.host}
-        self._device_dims(decl, params)
         scope.free = {**outer, **known}
         results = self.ports(decl.results, host=False, tensors=True)
+        self._device_dims(decl, params, results)
         attrs = self._attributes(decl, node)
         scope.free = outer
         return core.OpDecl(decl.name.text, params, results, attrs, span=decl.span)
 
-    def _device_dims(self, decl: ast.Op, params: Sequence[core.Port]) -> None:
+    def _device_dims(self, decl: ast.Op, params: Sequence[core.Port], results: Sequence[core.Port]) -> None:
         """A dim that has the name of a parameter is that parameter, which must then be a host value."""
-        dims = {name for port in params for name in free_dims(port.type)}
+        dims = {name for port in (*params, *results) for name in free_dims(port.type)}
         for field, port in zip(decl.params, params, strict=True):
             if port.name in dims and not port.host:
                 message = f"`{port.name}` is a device value, and a dim depends on it"
-                help_text = f"mark it: `{port.name}: host {field.type.name.text if isinstance(field.type, ast.NamedType) else 'i64'}`"
+                help_text = f"mark it: `{port.name}: host {type_text(port.type)}`"
                 self._report.report(rules.MC305, message, field.name.span, help=help_text, subject=port.name)
 
     # --------------------------------------------------------------------------------------------------------- attributes

@@ -13,7 +13,7 @@ from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.dims import Dims, substituted
 from mstarc.passes.lower.expressions import path_text
-from mstarc.passes.lower.symbols import Symbols
+from mstarc.passes.lower.symbols import FORMS, Symbols
 from mstarc.passes.lower.typed import INT, type_text
 from mstarc.source import Span
 from mstarc.syntax import ast
@@ -90,8 +90,7 @@ class RequestBody(Body):
         if self.is_operation(call):
             self.call(call, None)
             return
-        self.expressions.lower(call)
-        self.report.report(rules.MC006, "this value is not used", call.span, help="bind it, or delete the statement")
+        self.unused(self.expressions.lower(call))
 
     def _if(self, tree: ast.If) -> None:
         cond = self.expressions.condition(tree.cond, "`if`")
@@ -205,14 +204,14 @@ class RequestBody(Body):
             return self.extern(tree, targets)
         if symbol is not None and isinstance(symbol.tree, ast.Walk):
             return self._walk(tree, targets, symbol.tree)
-        if symbol is not None or len(tree.callee.names) > 1 or name in ("sample", "noise", "next"):
+        if symbol is not None or len(tree.callee.names) > 1 or name in FORMS:
             what = f"a {symbol.kind}" if symbol is not None else "for walks"
             message = f"a request calls walks and externs; `{name}` is {what}"
             self.report.report(rules.MC002, message, tree.callee.span, subject=name)
         else:
             known = [other for other, found in self.symbols.table.items() if found.kind in ("walk", "extern")]
             self.symbols.unknown(tree.callee.names[0], "walk or extern", known)
-        for arg in tree.args:
+        for arg in tree.args if name not in FORMS else ():
             self.expressions.lower(arg.value)
         return self.fail(targets, "host")
 

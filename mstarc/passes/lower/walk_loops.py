@@ -145,15 +145,16 @@ class WalkLoops(WalkCalls):
         return replace(init, type=kind)
 
     def _no_init(self, name: ast.Name, label: str) -> None:
-        found = self.lookup(name)
-        if found is None:
-            self.report.report(
-                rules.MC202,
-                f"loop `{label}` carries `{name.text}`, which has no initial value",
-                name.span,
-                help=f"bind it before the loop, or write `carry {name.text} = ...`",
-                subject=name.text,
-            )
+        if name.text in self.names.gone:
+            self.lookup(name)
+            return
+        self.report.report(
+            rules.MC202,
+            f"loop `{label}` carries `{name.text}`, which has no initial value",
+            name.span,
+            help=f"bind it before the loop, or write `carry {name.text} = ...`",
+            subject=name.text,
+        )
 
     def _rebinds(self, name: ast.Name, binding: Binding) -> None:
         """After the loop the name is the loop's result, which is a new binding of it where the loop stands."""

@@ -107,9 +107,7 @@ class WalkBody(WalkLoops):
     def _do(self, tree: ast.Do) -> None:
         """A call whose results nobody wants: it must have an effect."""
         if not self.is_operation(tree.call):
-            self.expressions.lower(tree.call)
-            message = "this value is not used"
-            self.report.report(rules.MC006, message, tree.span, help="bind it, or delete the statement")
+            self.unused(self.expressions.lower(tree.call))
             return
         before = len(self.ops)
         results = self.call(tree.call, None)
