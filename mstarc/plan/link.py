@@ -63,6 +63,13 @@ class _Linker:
 
     def link(self) -> Linked | None:
         self._check_names()
+        for context in self.plan.contexts:
+            if not context.max:
+                self.fault(
+                    rules.MC504,
+                    f"context `{context.name}` has no `max`, so nothing bounds what a request may need of it",
+                    help_text=f"say `context {context.name} on {context.cache} max N`",
+                )
         ranks = self._walk_ranks()
         if self.report.failed:
             return None

@@ -41,7 +41,9 @@ def linked_of(program: Program, folder: Path, ranks: int = 1) -> Linked:
     """Generated files in the folder, linked; with more ranks, walk k runs on rank k % ranks."""
     for name, text in render(program, "x.walk").items():
         (folder / name).write_text(text, encoding="utf-8")
-    plan = plan_of(program)
+    plan = plan_of(program)  # random programs bound no context; the hash machine has no pool to run out of
+    contexts = [msgspec.structs.replace(context, max=context.max or "100000") for context in plan.contexts]
+    plan = msgspec.structs.replace(plan, contexts=contexts)
     (folder / "plan.json").write_text(to_text(plan), encoding="utf-8")
     report = Collector()
     linked = link(plan, Placement(), folder, report)

@@ -151,6 +151,14 @@ def test_takes(takes: str, expected: str) -> None:
     assert found.streams[0].args == {"size": 5}
 
 
+def test_a_context_without_a_bound_is_refused() -> None:
+    text = OPS.format(takes="dim.T", capacity="9").replace("context c on kv max 4 * config.h", "context c on kv")
+    found, findings = attempt(plan_of(parse_program(text)), "")
+    assert found is None
+    assert [d.rule.code for d in findings] == ["MC504"]
+    assert "context `c` has no `max`" in findings[0].message
+
+
 @pytest.mark.parametrize("takes", ["2 * dim.N", "dim.N - 3", "dim.T - dim.N"])
 def test_takes_that_are_no_sums_are_refused(takes: str) -> None:
     found, findings = attempt(plan_of(parse_program(OPS.format(takes=takes, capacity="9"))), "")
