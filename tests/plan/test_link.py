@@ -239,7 +239,7 @@ def test_a_context_on_two_ranks() -> None:
             """mstarc.ir 1
 model t
 cache kv(layers = 1, heads = 1, kv_heads = 1, head_dim = 2)
-context c on kv
+context c on kv max 8
 node a: transformer on kv { op f(x: i64[]) -> (y: f32[2]) { attend full positions seq takes 1 } }
 node b: transformer on kv { op f(x: i64[]) -> (y: f32[2]) { attend full positions seq takes 1 } }
 walk w(%0 x: host i64[]) { _ = invoke a.f(%0) writes c }
