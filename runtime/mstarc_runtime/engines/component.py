@@ -7,6 +7,8 @@ A component is a class named in `specs/<model>.yaml`. It has one method per op o
 returns every output with that dim. Arrays are torch tensors; a component with `ARRAYS = "numpy"` gets numpy arrays, and a
 worker whose components all say so never imports torch.
 
+A method must not change its arguments: they may be carried, emitted or sent.
+
 *Transformer node.* The method's first argument is a `Run`: the packed batch. An argument of type `i64` arrives as [B]; one whose
 first dim is free (`i64[T]`, `f32[A, d]`) arrives packed, concatenated over the batch, [ΣT, ...]. Outputs are batched on dim 0:
 `f32[vocab]` is returned as [B, vocab].

@@ -130,16 +130,20 @@ class OpTable:
         errors: list[tuple[int, BaseException]],
     ) -> Any:
         """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`."""
-        rows = [tuple(column[i] for column in columns) for i in range(len(sessions))]
         bound = self._ops[op]
+        rows: list[tuple[Any, ...]] = []
         try:
+            if bound.link.batch == "stack" and bound.node.kind == "stateless":
+                results = bound.method(*columns)  # batched already: nothing to take apart and put together
+                return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
+            rows = _rows(columns, len(sessions))
             return self._stack(self._run(bound, sessions, rows, writes, reads, only))
         except Exception as error:
             if len(sessions) == 1:
                 errors.append((0, error))
                 return None
         outcomes: list[Any] = []
-        for i, (session, row) in enumerate(zip(sessions, rows, strict=True)):
+        for i, (session, row) in enumerate(zip(sessions, rows or _rows(columns, len(sessions)), strict=True)):
             try:
                 outcomes.append(self._run(bound, [session], [row], writes, reads, only)[0])
             except Exception as error:
@@ -226,6 +230,11 @@ class OpTable:
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}
+
+
+def _rows(columns: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+    """Batched columns as one tuple of arguments per row."""
+    return [tuple(column[i] for column in columns) for i in range(count)]
 
 
 def _pick(outcome: Any, only: tuple[int, ...]) -> Any:
