@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The CPU build of torch is pinned here; pyproject.toml holds lower bounds only.
 TORCH := torch==2.13.0
+# What judges the code is pinned too: another formatter or type checker is another judgement.
+TOOLS := ruff==0.17.6 mypy==2.4.1
 
 .PHONY: env weights demo test check format clean
 
@@ -13,7 +15,7 @@ $(VENV)/.env: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[runtime,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[runtime,test]' $(TOOLS)
 	touch $@
 
 # Real weights that ship inside registry packages: language model, voice, ears (and, for the tests, recorded speech).

@@ -22,7 +22,7 @@ from tests.runtime import toy
 
 STEPS = 2000
 REPEATS = 3
-WORKER = '''
+WORKER = """
     from mstarc_runtime.program import WorkerProgram
 
 
@@ -41,7 +41,7 @@ WORKER = '''
             (n, limit) = b.stop(n == limit, carried=(n,), live=(n, limit))
             b.emit("tensor", n)
             return (b.call("counter.next", n),)
-'''
+"""
 
 
 class Sink:
