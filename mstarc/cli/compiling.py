@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mstarc.cli.checking import single_model
-from mstarc.cli.findings import colours, write_findings
+from mstarc.cli.findings import painted_diff, write_findings
 from mstarc.cli.guard import FINDINGS, INTERNAL, OK, STALE, USAGE, Failure, say
 
 if TYPE_CHECKING:
     from mstarc.codegen.package import Compiled, Problem
-
-_COLOURS = {"+": "32", "-": "31", "@": "36"}
 
 
 def run_compile(paths: Sequence[str], output: Path | None, check: bool) -> int:
@@ -69,22 +67,30 @@ def _tell(compiled: Compiled) -> int:
     checked = compiled.model.checked
     write_findings(checked.findings, checked.sources)
     if compiled.fault is not None:
-        span = compiled.fault.span
-        source = checked.sources.get(span.file)
-        place = f"{span.file}:{source.line_of(span.start)}: " if source is not None else ""
-        say(f"error: {place}{compiled.fault}")
+        say(f"error: {_fault(compiled)}")
         return FINDINGS
     if compiled.files:
         return OK
     return INTERNAL if checked.exit_code() == INTERNAL else FINDINGS
 
 
+def _fault(compiled: Compiled) -> str:
+    """What is not built, with its place."""
+    fault = compiled.fault
+    source = compiled.model.checked.sources.get(fault.span.file) if fault is not None else None
+    place = f"{source.path}:{source.line_of(fault.span.start)}: " if fault is not None and source is not None else ""
+    return f"{place}{fault}"
+
+
 # ------------------------------------------------------------------------------------------------------------ comparing
 
 
 def check_packages(paths: Sequence[Path]) -> int:
-    """Compare packages: these, or all below this folder. Diffs go to standard output, what to do to standard error."""
-    from mstarc.codegen.package import check_package
+    """Compare packages: these, or all below this folder. Diffs go to standard output, what to do to standard error.
+
+    A spec without a package is a fault only if it can be compiled.
+    """
+    from mstarc.codegen.package import check_package, compile_model
 
     packages, lacking = _packages(paths)
     status = OK
@@ -97,6 +103,10 @@ def check_packages(paths: Sequence[Path]) -> int:
             status = max(status, STALE)
         _show(problems)
     for spec in lacking:
+        compiled = compile_model(spec, Path("generated") / spec.stem)
+        if compiled.fault is not None:
+            say(f"no package: {_fault(compiled)}")
+            continue
         say(f"missing: {spec} has no package")
         say(f"  run: mstarc compile {spec} -o generated/{spec.stem}")
         status = max(status, STALE)
@@ -128,17 +138,10 @@ def _show(problems: Iterable[Problem]) -> None:
     repairs: dict[str, None] = {}
     for problem in problems:
         if problem.diff:
-            sys.stdout.write(_painted(problem.diff) + "\n")
+            sys.stdout.write(painted_diff(problem.diff) + "\n")
             sys.stdout.flush()
         say(f"{problem.kind}: {problem.path} {problem.text}")
         if problem.repair:
             repairs[problem.repair] = None
     for repair in repairs:
         say(f"  run: {repair}")
-
-
-def _painted(diff: str) -> str:
-    if not colours(sys.stdout):
-        return diff
-    lines = diff.split("\n")
-    return "\n".join(f"\x1b[{_COLOURS[line[0]]}m{line}\x1b[0m" if line[:1] in _COLOURS else line for line in lines)

@@ -16,6 +16,7 @@ from mstarc.source import SourceFile
 
 Format: TypeAlias = Literal["text", "json", "sarif", "github"]
 FORMATS: tuple[Format, ...] = ("text", "json", "sarif", "github")
+_OF_DIFFS = {"+": "32", "-": "31", "@": "36"}
 
 
 def colours(stream: TextIO) -> bool:
@@ -37,6 +38,14 @@ def write_findings(
 
     render = {"json": machine.to_json, "sarif": machine.to_sarif, "github": machine.to_github}[format]
     sys.stdout.write(render(found, known))
+
+
+def painted_diff(diff: str) -> str:
+    """A unified diff on its way to standard output, in colour if that shows it."""
+    if not colours(sys.stdout):
+        return diff
+    lines = diff.split("\n")
+    return "\n".join(f"\x1b[{_OF_DIFFS[line[0]]}m{line}\x1b[0m" if line[:1] in _OF_DIFFS else line for line in lines)
 
 
 def sources_of(findings: Iterable[Diagnostic]) -> dict[str, SourceFile]:

@@ -161,8 +161,8 @@ def _entry(request: Request) -> Call:
 def _input(value: Value) -> Call:
     items: list[Part] = [quoted(value.name)]
     match value.type:
-        case Tensor(dtype=dtype):
-            items += [quoted("tensor"), f"dtype={quoted(dtype)}"]
+        case Tensor(dtype=dtype, dims=dims):
+            items += [quoted("tensor"), f"dtype={quoted(dtype)}", f"ndim={len(dims)}"]
         case Scalar(name=name):
             items.append(quoted(name))
         case Media(modality=modality):

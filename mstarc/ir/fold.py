@@ -148,12 +148,14 @@ def fold(expr: Expr, scope: Scope) -> Any:
 
 
 def flat_ids(value: Any) -> list[int]:
-    """Token ids from an id, a list of ids, or a list of lists (`suppress = [3, 10..20]`)."""
+    """Token ids from an id, a list of ids, or a list of lists (`suppress = [3, 10..20]`). Raises FoldError for what is no id."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return [i for item in value for i in flat_ids(item)]
-    return [int(value)]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FoldError(f"`{value}` is no token id")
+    return [value]
 
 
 def _not(x: Any) -> Any:

@@ -6,14 +6,19 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from mstarc_runtime.abi.linked import CheckpointLink, Linked
 from mstarc_runtime.engines.component import Checkpoint
-from mstarc_runtime.errors import LoadError
+from mstarc_runtime.errors import LoadError, RuntimeFault, describe
+
+log = logging.getLogger("mstarc.weights")
 
 
 def cache_root() -> Path:
@@ -25,7 +30,7 @@ def cache_root() -> Path:
 def find_checkpoint(link: CheckpointLink) -> Checkpoint:
     """Locate a checkpoint and check its digest. Raises LoadError that says what to install or which file is wrong."""
     if link.package:
-        spec = importlib.util.find_spec(link.package)
+        spec = _package(link.package)
         if spec is None or not spec.submodule_search_locations:
             raise LoadError(f"weights of `{link.name}`: package `{link.package}` is not installed (run `make weights`)")
         root = Path(next(iter(spec.submodule_search_locations)))
@@ -34,10 +39,20 @@ def find_checkpoint(link: CheckpointLink) -> Checkpoint:
     path = root / link.file if link.file else root
     if not path.exists():
         raise LoadError(f"weights of `{link.name}`: {path} does not exist")
+    if link.sha256 and not path.is_file():
+        raise LoadError(f"weights of `{link.name}`: {path} is a folder, and a sha256 is that of a file")
     digest = link.sha256 or _stamp(path)
     if link.sha256:
         _verify(link, path)
     return Checkpoint(path=path, digest=digest, cache_dir=cache_root() / "weights")
+
+
+def _package(name: str) -> ModuleSpec | None:
+    """Where a package is, without importing it; None if it is not installed."""
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # of a parent package; of one that was imported in an unusual way
+        return None
 
 
 def _stamp(path: Path) -> str:
@@ -50,26 +65,38 @@ def _verify(link: CheckpointLink, path: Path) -> None:
     record = cache_root() / "verified.json"
     stamp = _stamp(path)
     try:
-        known: dict[str, str] = json.loads(record.read_text())
+        read = json.loads(record.read_text())
     except (OSError, ValueError):
-        known = {}
+        read = None
+    known: dict[str, str] = read if isinstance(read, dict) else {}
     if known.get(stamp) == link.sha256:
         return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise LoadError(f"weights of `{link.name}`: {path} cannot be read: {error.strerror or error}") from None
     if found != link.sha256:
         raise LoadError(f"weights of `{link.name}`: {path.name} has sha256 {found[:16]}…, expected {link.sha256[:16]}…")
     known[stamp] = found
-    record.parent.mkdir(parents=True, exist_ok=True)
     temporary = record.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(known))
-    temporary.replace(record)
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(known))
+        temporary.replace(record)
+    except OSError as error:  # a full or read-only disk costs the next start some seconds, nothing else
+        _warn_once(f"{record} cannot be written ({error.strerror or error}); the next start verifies again")
+
+
+@lru_cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 def resolve(dotted: str) -> Any:
     """The object a dotted name stands for: `module.attribute[.attribute]`. Raises LoadError naming the missing part."""
     parts = dotted.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
+    for cut in range(len(parts), 0, -1):
         name = ".".join(parts[:cut])
         try:
             found: Any = importlib.import_module(name)
@@ -77,13 +104,15 @@ def resolve(dotted: str) -> Any:
             if error.name and (name == error.name or name.startswith(error.name + ".")):
                 continue
             raise LoadError(f"`{dotted}`: importing `{name}` failed: {error}") from error
+        except Exception as error:
+            raise LoadError(f"`{dotted}`: importing `{name}` failed: {describe(error)}") from error
         for attribute in parts[cut:]:
             if not hasattr(found, attribute):
                 raise LoadError(f"`{dotted}`: `{name}` has no `{attribute}`")
             found = getattr(found, attribute)
             name = f"{name}.{attribute}"
         return found
-    raise LoadError(f"`{dotted}`: no module `{parts[0]}`")
+    raise LoadError(f"`{dotted}`: no module `{parts[0]}` in the current folder, PYTHONPATH or the installed packages")
 
 
 class Externs:
@@ -114,7 +143,13 @@ class Externs:
             if hasattr(host, "warm"):
                 methods.setdefault(host, set()).add(self._linked.externs[name].rpartition(".")[2])
         for host, wanted in methods.items():
-            host.warm(wanted)
+            try:
+                host.warm(wanted)
+            except RuntimeFault:
+                raise
+            except Exception as error:  # a host class can raise anything
+                what = f"`{type(host).__qualname__}` cannot load what it needs"
+                raise LoadError(f"{what}: {describe(error)}") from error
 
     def bind(self, dotted: str) -> Callable[..., Any]:
         """The callable a dotted name stands for."""
@@ -123,9 +158,20 @@ class Externs:
             found: Callable[..., Any] = resolve(dotted)
             return found
         if owner not in self._hosts:
-            self._hosts[owner] = owner.load(self._checkpoints, self._config)  # type: ignore[attr-defined]
-        bound: Callable[..., Any] = getattr(self._hosts[owner], dotted.rpartition(".")[2])
+            self._hosts[owner] = self._load(owner)
+        method = dotted.rpartition(".")[2]
+        if not hasattr(self._hosts[owner], method):
+            raise LoadError(f"`{dotted}`: `{dotted.rpartition('.')[0]}` has no `{method}`")
+        bound: Callable[..., Any] = getattr(self._hosts[owner], method)
         return bound
+
+    def _load(self, owner: type) -> Any:
+        try:
+            return owner.load(self._checkpoints, self._config)  # type: ignore[attr-defined]
+        except RuntimeFault:
+            raise
+        except Exception as error:  # a host class can raise anything
+            raise LoadError(f"`{owner.__qualname__}` cannot be loaded: {describe(error)}") from error
 
 
 class LazyCheckpoints(Mapping[str, Checkpoint]):

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class RuntimeFault(Exception):
     """Base of every error the runtime reports on purpose. The message stands alone and names the thing."""
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line for a person: a fault on purpose as it is, any other with its type and the place that raised it."""
+    if isinstance(error, RuntimeFault):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 class LoadError(RuntimeFault):

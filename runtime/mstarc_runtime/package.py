@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import TypeVar
 
 from mstarc_runtime.abi.linked import Linked
-from mstarc_runtime.errors import LoadError
+from mstarc_runtime.abi.messages import ABI
+from mstarc_runtime.errors import LoadError, describe
 from mstarc_runtime.program import ConductorProgram, WorkerProgram
 
 Base = TypeVar("Base")
@@ -26,6 +27,10 @@ def load_conductor(linked: Linked) -> ConductorProgram:
 
 
 def _module(linked: Linked, part: str) -> ModuleType:
+    if linked.abi != ABI:
+        raise LoadError(
+            f"{linked.package} was compiled for ABI {linked.abi}, this runtime speaks {ABI}: compile the spec again"
+        )
     path = Path(linked.package) / f"{part}.py"
     if not path.is_file():
         raise LoadError(f"{path} does not exist: compile the spec with `mstarc compile`")
@@ -35,7 +40,11 @@ def _module(linked: Linked, part: str) -> ModuleType:
         raise LoadError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a file that was edited can raise anything
+        what = f"SyntaxError: {error}" if isinstance(error, SyntaxError) else describe(error)
+        raise LoadError(f"{path} cannot be run: {what}; compile the spec with `mstarc compile`") from error
     return module
 
 

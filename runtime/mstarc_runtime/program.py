@@ -35,9 +35,9 @@ ABSENT: Final = Absent()
 class Part:
     """One element of a `list(a | b)`: its kind, and its fields by attribute. Externs return these."""
 
-    def __init__(self, kind: str, **fields: Any) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, /, **fields: Any) -> None:
         self.__dict__.update(fields)
+        self.kind = kind
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a part of kind `{self.__dict__.get('kind', '?')}` has no field `{name}`")
@@ -205,13 +205,14 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a request. kind: text, int, float, bool, image, audio, video, tensor, or `parts`."""
+    """An input of a request. kind: text, int, float, bool, image, audio, video, tensor, or `parts`. ndim: of a tensor; None = any."""
 
     name: str
     kind: str
     optional: bool = False
     dtype: str = ""
     members: tuple[str, ...] = ()
+    ndim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

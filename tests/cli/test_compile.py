@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from mstarc.codegen.errors import NotBuilt
+from mstarc.codegen.render import render
+from mstarc.ir.core import Program
 from tests.cli.conftest import ROOT, Command
 
 
@@ -104,6 +108,26 @@ def test_a_spec_that_is_gone_or_broken_or_has_no_package(mstarc: Command, projec
     shutil.rmtree(project / "specs")
     nothing = mstarc("compile", "--check")
     assert (nothing.status, "no package" in nothing.err) == (2, True)
+
+
+def test_a_spec_that_is_not_built_yet_needs_no_package(
+    mstarc: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for suffix in (".walk", ".yaml"):
+        shutil.copy(project / f"specs/hello{suffix}", project / f"specs/later{suffix}")
+    assert mstarc("compile", "--check").status == 3
+
+    def refusing(program: Program, spec: str) -> dict[str, str]:
+        if spec == "later.walk":
+            raise NotBuilt("a thing of the future", program.walks[0].span)
+        return render(program, spec)
+
+    monkeypatch.setattr("mstarc.codegen.package.render", refusing)
+    ran = mstarc("compile", "--check")
+    assert (ran.status, "missing" in ran.err) == (0, False), ran.err
+    assert re.search(r"^no package: specs/later\.walk:\d+: not built yet: a thing of the future$", ran.err, re.M), (
+        ran.err
+    )
 
 
 def test_a_plan_that_is_no_plan(mstarc: Command, project: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from mstarc_runtime.errors import BadRequest, RequestFailed
-from mstarc_runtime.serving.call import Call, Telling, call_engine
+from mstarc_runtime.serving.call import Call, Telling, call_engine, prepare
 from mstarc_runtime.serving.cli import call_once, run_server
 from mstarc_runtime.serving.surface import chat_surface
 from mstarc_runtime.serving.terminal import Status
@@ -120,7 +120,7 @@ async def shown(call: Call, script: Any = parrot.parrot, **changes: Any) -> tupl
     surface = chat_surface(engine.linked, engine.program, engine.externs)
     out, err = io.StringIO(), io.StringIO()
     try:
-        await call_engine(engine, surface, call, Status(err), Telling(surface, out))
+        await call_engine(engine, prepare(engine, surface, call), call, Status(err), Telling(surface, out))
     finally:
         await settled(engine)
         await engine.stop()
@@ -181,7 +181,8 @@ async def test_call_that_fails_keeps_what_was_said(tmp_path: Path) -> None:
     await engine.start()
     surface = chat_surface(engine.linked, engine.program, engine.externs)
     with pytest.raises(RequestFailed, match="the beak broke"):
-        await call_engine(engine, surface, Call({}, {}, text="a"), Status(io.StringIO()), Telling(surface, out))
+        call = Call({}, {}, text="a")
+        await call_engine(engine, prepare(engine, surface, call), call, Status(io.StringIO()), Telling(surface, out))
     await engine.stop()
     assert out.getvalue() == "so far\n"
 

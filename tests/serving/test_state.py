@@ -50,7 +50,7 @@ async def test_a_lost_rank_fails_its_requests_at_once_and_comes_back() -> None:
         assert response.status_code == 503
         assert "worker 0 was lost" in response.json()["error"]["message"]
         assert (await h.http.get("/ready")).status_code == 503
-        assert (await h.chat("a")).json()["error"]["message"] == "rank 0 is not up"
+        assert (await h.chat("a")).json()["error"]["message"] == "not up: rank 0"
         h.rank.script = parrot.parrot
         h.rank.ready()
         assert (await h.http.get("/ready")).status_code == 200

@@ -9,7 +9,11 @@ class Hello(ConductorProgram):
     MODEL = "hello"
     PARAMS = (Param("max_steps", "int", default=10, low=1, high=1000),)
     ENTRIES = (
-        Entry("sums", inputs=(Input("start", "tensor", dtype="i64"),), outputs=(("scalar", False), ("tensor", False))),
+        Entry(
+            "sums",
+            inputs=(Input("start", "tensor", dtype="i64", ndim=0),),
+            outputs=(("scalar", False), ("tensor", False)),
+        ),
     )
     ARMS = {"sums_counting": (("numbers",), ()), "sums_adding": ((), ("numbers",))}
 

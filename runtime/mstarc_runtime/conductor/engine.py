@@ -16,8 +16,9 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -51,6 +52,7 @@ log = logging.getLogger("mstarc.conductor")
 MAX_RUNNING = 64
 MAX_WAITING = 64
 DEADLINE_S = 600.0
+START_TRIES = 3  # deaths in a row of a rank that has never been ready: then the start is given up
 NO_SCOPE = 0  # of walks outside any `together`: their streams have one end only
 
 
@@ -93,6 +95,8 @@ class Engine:
         self._ready_event = asyncio.Event()
         self._fatal = ""
         self._stopping = False
+        self._stillborn: dict[int, int] = {}  # rank -> deaths before its first `Ready`
+        self._seen_ready: set[int] = set()
         self._used: dict[tuple[int, str], int] = {}
         self._limits = {context.name: context.max for context in linked.contexts}
         self._walk_links = {walk.name: walk for walk in linked.walks}
@@ -109,12 +113,14 @@ class Engine:
         await self.cluster.start(self._on_message, self._on_lost)
         walks = {name for walk in self.linked.walks for name in walk.externs}
         cuts = {str(stream.args["cut"]) for stream in self.linked.streams if "cut" in stream.args}
-        await self.in_thread(lambda: self.externs.warm(self.linked.externs.keys() - walks - cuts))
         try:
-            await asyncio.wait_for(self._ready_event.wait(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await self.in_thread(lambda: self.externs.warm(self.linked.externs.keys() - walks - cuts))
+                await self._ready_event.wait()
         except TimeoutError:
             missing = [rank.rank for rank in self.linked.ranks if rank.rank not in self._ready]
-            raise Unavailable(f"ranks {missing} were not ready after {deadline_s:g} s") from None
+            what = f"ranks {missing} were" if missing else "the externs of the conductor were"
+            raise Unavailable(f"{what} not ready after {deadline_s:g} s") from None
         if self._fatal:
             raise Unavailable(self._fatal)
 
@@ -145,8 +151,12 @@ class Engine:
             return "the server is shutting down"
         if self._fatal:
             return self._fatal
-        missing = [link.label or str(link.rank) for link in self.linked.ranks if link.rank not in self._ready]
-        return f"rank {', '.join(missing)} is not up" if missing else ""
+        missing = [
+            f"rank {link.rank}" + (f" ({link.label})" if link.label else "")
+            for link in self.linked.ranks
+            if link.rank not in self._ready
+        ]
+        return f"not up: {', '.join(missing)}" if missing else ""
 
     def gauges(self) -> dict[str, float]:
         """What the conductor itself holds; all return to zero when nothing runs."""
@@ -173,7 +183,8 @@ class Engine:
         if not self.ready:
             raise Unavailable(self.why_not_ready())
         try:
-            run = await self._check(entry, inputs, params or {}, frozenset(wants), seed)
+            async with _within(deadline_s, "the externs of its inputs"):
+                run = await self._check(entry, inputs, params or {}, frozenset(wants), seed)
             await self._admit(run)
         except BadRequest:
             self.counters["refused"] += 1
@@ -416,7 +427,7 @@ class Engine:
             case Ready():
                 self._on_ready(rank, message)
             case Fatal(text=text):
-                self._fatal = f"rank {rank}: {text}"
+                self._fatal = self._fatal or f"rank {rank}: {text}"
                 self._ready_event.set()
             case _:
                 log.error("rank %d sent %s, which a conductor does not take", rank, type(message).__name__)
@@ -429,6 +440,7 @@ class Engine:
         if message.abi != ABI:
             self._fatal = f"rank {rank} speaks ABI {message.abi}, the conductor {ABI}"
         self._ready[rank] = message
+        self._seen_ready.add(rank)
         if len(self._ready) == len(self.linked.ranks):
             self._ready_event.set()
             self._admit_waiting()
@@ -456,7 +468,14 @@ class Engine:
         log.error("rank %d was lost: %s", rank, why)
         self._ready.pop(rank, None)
         self.worker_gauges.pop(rank, None)
-        self._ready_event.clear()
+        if rank not in self._seen_ready:
+            self._stillborn[rank] = self._stillborn.get(rank, 0) + 1
+            if self._stillborn[rank] >= START_TRIES and not self._fatal:
+                self._fatal = f"rank {rank} died {START_TRIES} times while it was starting; at last {why}"
+        if self._fatal:
+            self._ready_event.set()  # nobody waits for what will not come
+        else:
+            self._ready_event.clear()
         self.counters["restarts"] += 1
         for run in list(self.running.values()):
             if rank in run.ranks:
@@ -464,6 +483,16 @@ class Engine:
                 run.abort(RequestFailed(f"worker {rank} was lost: {why}", 503))
         for number in list(self._freeing):
             self._freed(number, rank)
+
+
+@asynccontextmanager
+async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Raises RequestFailed (504) that says what was waited for."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise RequestFailed(f"the deadline of {seconds:g} s passed while waiting for {what}", 504) from None
 
 
 def _context_homes(linked: Linked) -> dict[str, tuple[str, tuple[int, ...]]]:

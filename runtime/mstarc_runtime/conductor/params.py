@@ -64,11 +64,14 @@ def _number(param: Param, value: Any) -> int | float:
         if isinstance(value, float) and not value.is_integer():
             raise BadRequest(f"`{param.name}` must be a whole number, not {value!r}", param.name)
         value = int(value)
-    elif not math.isfinite(value):
+    elif isinstance(value, float) and not math.isfinite(value):
         raise BadRequest(f"`{param.name}` must be finite, not {value!r}", param.name)
     if (param.low is not None and value < param.low) or (param.high is not None and value > param.high):
         raise BadRequest(f"`{param.name}` must be in {param.low}..{param.high}, not {value}", param.name)
-    return float(value) if param.kind == "float" else value
+    try:
+        return float(value) if param.kind == "float" else value
+    except OverflowError:
+        raise BadRequest(f"`{param.name}` must be a number that 64 bits hold", param.name) from None
 
 
 def check_inputs(entry: Entry, given: Mapping[str, Any]) -> SimpleNamespace:
@@ -95,19 +98,38 @@ _NUMPY = {
     "u8": "uint8",
     "bool": "bool",
 }
+_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # kinds of numpy that are taken for a kind
 
 
 def _input(item: Input, value: Any) -> Any:
     if item.kind == "text" and not isinstance(value, str):
         raise BadRequest(f"input `{item.name}` must be text, not {type(value).__name__}", item.name)
+    if item.kind == "text" and any("\ud800" <= character <= "\udfff" for character in value):
+        raise BadRequest(f"input `{item.name}` is not valid UTF-8 text", item.name)
     if item.kind == "parts" and not isinstance(value, list | tuple):
         raise BadRequest(f"input `{item.name}` must be a list of parts, not {type(value).__name__}", item.name)
-    if item.kind == "tensor":
-        try:
-            array = np.asarray(value, dtype=_NUMPY[item.dtype])
-        except (ValueError, TypeError, OverflowError) as error:
-            raise BadRequest(f"input `{item.name}` must be {item.dtype}: {error}", item.name) from error
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise BadRequest(f"input `{item.name}` must be finite", item.name)
-        return array.item() if array.ndim == 0 else array
-    return value
+    return _tensor(item, value) if item.kind == "tensor" else value
+
+
+def _tensor(item: Input, value: Any) -> Any:
+    """An array of the input's type: numbers as they are given, none rounded or read out of a text; a scalar for no dims."""
+    wanted = np.dtype(_NUMPY[item.dtype])
+    try:
+        given = np.asarray(value)
+        if given.size and given.dtype.kind not in _KINDS[wanted.kind]:
+            raise BadRequest(f"input `{item.name}` must be {item.dtype}, not {_what(given)}", item.name)
+        with np.errstate(over="ignore"):
+            array = given.astype(wanted)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadRequest(f"input `{item.name}` must be {item.dtype}: {error}", item.name) from error
+    if item.ndim is not None and array.ndim != item.ndim:
+        raise BadRequest(f"input `{item.name}` has {array.ndim} dims; it must have {item.ndim}", item.name)
+    if wanted.kind == "f" and not np.isfinite(array).all():
+        raise BadRequest(f"input `{item.name}` must be finite and in the range of {item.dtype}", item.name)
+    if wanted.kind in "iu" and not np.array_equal(array, given):
+        raise BadRequest(f"input `{item.name}` must be in the range of {item.dtype}", item.name)
+    return array.item() if array.ndim == 0 else array
+
+
+def _what(given: Any) -> str:
+    return {"U": "text", "f": "floating-point numbers", "b": "true or false"}.get(given.dtype.kind, "values of another kind")

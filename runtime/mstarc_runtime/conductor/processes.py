@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from mstarc_runtime.abi.linked import Linked
-from mstarc_runtime.abi.messages import Loading, Message, Ready, Shutdown
+from mstarc_runtime.abi.messages import Fatal, Loading, Message, Ready, Shutdown
 from mstarc_runtime.launch.child import EXIT_FATAL
 from mstarc_runtime.launch.lifesign import LifeSign
 from mstarc_runtime.launch.supervisor import Supervisor, WorkerExit
 from mstarc_runtime.transport.base import Received
-
-log = logging.getLogger("mstarc.conductor")
 
 SILENT_S = 120.0  # longer than the longest op or step of loading: a worker that says nothing for so long hangs
 
@@ -79,7 +76,8 @@ class ProcessCluster:
     def _on_exit(self, gone: WorkerExit) -> None:
         self._life.forget(gone.rank)
         how = f"it ended with status {gone.code}" if gone.signal is None else f"it was killed by signal {gone.signal}"
-        log.error("%s", gone.text)
+        if gone.code == EXIT_FATAL:  # it has said why, unless that was lost
+            self._on_message(gone.rank, Fatal(gone.rank, "it cannot start and did not get to say why"))
         self._on_lost(gone.rank, gone.reason or how)
         if gone.code == EXIT_FATAL:
             return

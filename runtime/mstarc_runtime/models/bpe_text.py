@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,24 @@ from mstarc_runtime.models.gguf_file import GgufFile
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types of GGUF
 _MARK = "\ue000"  # private use: stands for a part of the prompt that is not text
+_GUARD = "\ue001"  # private use: breaks the name of a special token that a message holds as text
+
+
+class Written(str):
+    """A piece of a prompt with names of special tokens in it that the messages wrote: only the template's are special.
+
+    `runs`: the piece in parts, each with whether it is a special token's name and stands for that token.
+    """
+
+    __slots__ = ("runs",)
+    runs: tuple[tuple[str, bool], ...]
+
+    @classmethod
+    def of(cls, runs: Iterable[tuple[str, bool]]) -> Written:
+        kept = tuple(run for run in runs if run[0])
+        made = cls("".join(text for text, _ in kept))
+        made.runs = kept
+        return made
 
 
 class ChatText:
@@ -30,7 +50,10 @@ class ChatText:
     def __init__(self, tokenizer: Tokenizer, special: Iterable[int], template: str, names: dict[str, str]) -> None:
         """`special` ids have no text; `names` are the special tokens that the template may use (`bos_token`, `eos_token`)."""
         self.tokenizer = tokenizer
-        self._bytes = _token_bytes(tokenizer, frozenset(special))
+        chosen = frozenset(special)
+        self._bytes = _token_bytes(tokenizer, chosen)
+        found = sorted((tokenizer.id_to_token(token) or "" for token in chosen), key=len, reverse=True)
+        self._special = re.compile("|".join(re.escape(name) for name in found if len(name) > 1) or r"(?!)")
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
         try:
@@ -52,14 +75,17 @@ class ChatText:
         """Messages (role, content) -> the prompt in pieces, in order: text, and the parts that are not text as they are.
 
         Content is a str, a part (its `text` attribute if it has one), or a list of these. With `answer` the prompt ends where the
-        assistant begins. Raises BadRequest if the template refuses the messages.
+        assistant begins. What a message writes stays text, also if it is the name of a special token: such a piece is a
+        `Written`. Raises BadRequest if the template refuses the messages.
         """
         parts: list[Any] = []
         flat = [(role, _flat(content)) for role, content in messages]
-        mark = _MARK
-        while any(mark in item for _, items in flat for item in items if isinstance(item, str)):
-            mark += _MARK
-        shown = [{"role": role, "content": _marked(items, parts, mark)} for role, items in flat]
+        said = [role for role, _ in flat] + [item for _, items in flat for item in items if isinstance(item, str)]
+        mark, guard = _unused(_MARK, said), _unused(_GUARD, said)
+        shown = [
+            {"role": self._guarded(role, guard), "content": self._guarded(_marked(items, parts, mark), guard)}
+            for role, items in flat
+        ]
         try:
             prompt = self._template.render(messages=shown, add_generation_prompt=answer, **self._names)
         except TemplateError as error:
@@ -69,13 +95,46 @@ class ChatText:
             if index:
                 pieces.append(parts[index - 1])
             if text:
-                pieces.append(text)
+                pieces.append(self._unguarded(text, guard))
         return pieces
 
+    def _guarded(self, text: str, guard: str) -> str:
+        """The text with a guard after the first character of each special token's name."""
+        return self._special.sub(lambda found: found[0][0] + guard + found[0][1:], text)
+
+    def _unguarded(self, text: str, guard: str) -> str:
+        """The text without guards: a `Written` if there were any."""
+        if guard not in text:
+            return text
+        runs: list[tuple[str, bool]] = []
+        end = 0
+        for found in self._special.finditer(text):
+            runs += [(text[end : found.start()].replace(guard, ""), False), (found[0], True)]
+            end = found.end()
+        return Written.of([*runs, (text[end:].replace(guard, ""), False)])
+
     def encode(self, text: str) -> list[int]:
-        """Ids of a text. Names of special tokens in it (`<|im_end|>`) become those tokens, as the template needs."""
+        """Ids of a text. Names of special tokens in it (`<|im_end|>`) become those tokens, as the template needs; in a `Written`,
+        only those that the template wrote.
+        """
+        if isinstance(text, Written):
+            return [token for run, special in text.runs for token in (self.encode(run) if special else self.plain(run))]
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def plain(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is special."""
+        if self._special.search(text) is None:
+            return self.encode(str(text))
+        ids: list[int] = self._literal.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def _literal(self) -> Tokenizer:
+        """A tokenizer that takes the names of special tokens for text."""
+        made = Tokenizer.from_str(self.tokenizer.to_str())
+        made.encode_special_tokens = True
+        return made
 
     # ---------------------------------------------------------------------------------------------------------------- text
 
@@ -130,6 +189,14 @@ def _marked(items: list[Any], parts: list[Any], mark: str) -> str:
             parts.append(item)
             shown += mark
     return shown
+
+
+def _unused(mark: str, texts: Sequence[str]) -> str:
+    """The mark, so often that no text holds it."""
+    found = mark
+    while any(found in text for text in texts):
+        found += mark
+    return found
 
 
 def _refuse(message: str) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.sampling.philox import DrawKey, uniforms
 
+_COLDEST = torch.finfo(torch.float32).tiny  # f32 takes a temperature below for 0, and 0 / 0 is no weight
 _CANDIDATES = 256  # top-p looks at so many of the largest logits before it sorts a whole row
 
 
@@ -184,14 +185,19 @@ def _draw_row(logits: Tensor, settings: Settings, number: float) -> Tensor:
     vocab, best = len(logits), logits.max()
     top_k = min(settings.top_k or vocab, vocab)
     if top_k == vocab and settings.top_p >= 1.0:
-        ids, weights = None, ((logits - best) / settings.temperature).exp()
+        ids, weights = None, ((logits - best) / _heat(settings)).exp()
     else:
         ids = _kept(logits, best, top_k, settings)
-        weights = ((logits[ids].double() - best) / settings.temperature).exp()
+        weights = ((logits[ids].double() - best) / _heat(settings)).exp()
     sums = weights.cumsum(0, dtype=torch.float64)
     place = torch.searchsorted(sums, number * sums[-1], right=True)
     place = torch.minimum(place, torch.searchsorted(sums, sums[-1]))  # rounding must not pass the last id with a weight
     return place if ids is None else ids[place]
+
+
+def _heat(settings: Settings) -> float:
+    """What logits are divided by. So close to 0 the ids with the largest logit share all weight, whatever the number is."""
+    return max(settings.temperature, _COLDEST)
 
 
 def _kept(logits: Tensor, best: Tensor, top_k: int, settings: Settings) -> Tensor:
@@ -218,10 +224,10 @@ def _cut(logits: Tensor, best: Tensor, top_k: int, count: int, settings: Setting
     largest = logits.topk(count).values[:top_k]
     if settings.top_p >= 1.0:
         return largest[-1], len(largest)
-    mass = ((largest.double() - best) / settings.temperature).exp()
+    mass = ((largest.double() - best) / _heat(settings)).exp()
     if top_k <= count:
         total = mass.sum()
     else:
-        total = ((logits - best) / settings.temperature).exp().sum(dtype=torch.float64)
+        total = ((logits - best) / _heat(settings)).exp().sum(dtype=torch.float64)
     stays = max(1, int((mass.cumsum(0) - mass < settings.top_p * total).sum()))
     return largest[stays - 1], stays

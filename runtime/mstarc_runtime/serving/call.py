@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mstarc_runtime.conductor.engine import DEADLINE_S, Engine
+from mstarc_runtime.conductor.params import check_inputs
 from mstarc_runtime.conductor.requests import Event, RequestRun
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.program import Entry, Part
@@ -54,7 +55,7 @@ def gather_inputs(entry: Entry, surface: Surface | None, call: Call) -> dict[str
     if surface is not None and surface.entry is entry and (call.text is not None or call.audio is not None):
         parts = inputs.setdefault(surface.input, [])
         if call.text is not None:
-            parts.append(Part("text", role="user", text=call.text, message=0))
+            parts.append(Part("text", role="user", text=_utf8(call.text), message=0))
         if call.audio is not None:
             if not surface.audio_input:
                 raise BadRequest("the model takes no audio", "audio")
@@ -69,6 +70,15 @@ def gather_inputs(entry: Entry, surface: Surface | None, call: Call) -> dict[str
             raise BadRequest(f"request `{entry.name}` has {len(names)} inputs of kind {kind}; use --input name=…", kind)
         inputs[names[0]] = _read(value) if isinstance(value, Path) else value
     return inputs
+
+
+def _utf8(text: str) -> str:
+    """The text, if its bytes on the command line were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadRequest("the text is not valid UTF-8", "text") from None
+    return text
 
 
 def _read(path: Path) -> bytes:
@@ -122,10 +132,16 @@ class Telling:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        if text:
+        if not text:
+            return
+        try:
             self._out.write(text)
             self._out.flush()
-            self._mid_line = not text.endswith("\n")
+        except BrokenPipeError:  # the reader has seen enough: no fault
+            raise
+        except OSError as error:
+            raise RequestFailed(f"the answer cannot be written to standard output: {error.strerror or error}") from None
+        self._mid_line = not text.endswith("\n")
 
     def times(self, run: RequestRun) -> list[str]:
         """The lines to show at the end."""
@@ -147,15 +163,29 @@ class Telling:
         return lines
 
 
-async def call_engine(engine: Engine, surface: Surface | None, call: Call, status: Status, telling: Telling) -> None:
-    """Run one request on a started engine and show it. Raises RuntimeFault."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call whose files have been read: what `Engine.submit` takes."""
+
+    entry: str
+    inputs: Mapping[str, Any]
+    wants: frozenset[str]
+
+
+def prepare(engine: Engine, surface: Surface | None, call: Call) -> Prepared:
+    """Everything about a call that needs no started engine. Raises BadRequest."""
     entry = choose_entry(engine, surface, call.request)
     outputs = {modality for modality, _ in entry.outputs}
     if call.output is not None and "audio" not in outputs:
         raise BadRequest(f"request `{entry.name}` gives no audio to write to {call.output}", "output")
-    wants = call.wants | ({"audio"} if call.output is not None else set())
     inputs = gather_inputs(entry, surface, call)
-    run = await engine.submit(entry.name, inputs, call.params, wants, call.seed, call.deadline_s)
+    check_inputs(entry, inputs)
+    return Prepared(entry.name, inputs, call.wants | ({"audio"} if call.output is not None else set()))
+
+
+async def call_engine(engine: Engine, prepared: Prepared, call: Call, status: Status, telling: Telling) -> None:
+    """Run one request on a started engine and show it. Raises RuntimeFault."""
+    run = await engine.submit(prepared.entry, prepared.inputs, call.params, prepared.wants, call.seed, call.deadline_s)
     try:
         async for event in run.events():
             telling.take(event)

@@ -22,7 +22,7 @@ from mstarc_runtime.conductor.processes import ProcessCluster
 from mstarc_runtime.errors import BadRequest, RuntimeFault
 from mstarc_runtime.package import load_conductor
 from mstarc_runtime.serving.body import MAX_BYTES
-from mstarc_runtime.serving.call import Call, Telling, call_engine
+from mstarc_runtime.serving.call import Call, Telling, call_engine, prepare
 from mstarc_runtime.serving.server import FAILED, OK, listen, on_signals, serve
 from mstarc_runtime.serving.service import Options
 from mstarc_runtime.serving.surface import chat_surface
@@ -93,8 +93,9 @@ def call_once(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     call = Call(inputs or {}, params or {}, frozenset(wants), request, text, audio, output, seed, deadline_s)
     status = Status()
-    if output is not None and not output.absolute().parent.is_dir():
-        status.fail(f"{output.absolute().parent} is not a folder")
+    why = "" if output is None else _not_writable(output.absolute())
+    if why:
+        status.fail(why)
         return WRONG
     try:
         asyncio.run(_call(linked, call, status))
@@ -120,11 +121,23 @@ async def _call(linked: Linked, call: Call, status: Status) -> None:
     engine = make_engine(linked)
     surface = chat_surface(linked, engine.program, engine.externs)
     try:
+        prepared = prepare(engine, surface, call)  # before the weights: what is wrong here is told at once
         await engine.start(status.step)
         status.loaded(linked.model)
-        await call_engine(engine, surface, call, status, Telling(surface))
+        await call_engine(engine, prepared, call, status, Telling(surface))
     finally:
         await engine.stop()
+
+
+def _not_writable(path: Path) -> str:
+    """Why a file cannot be written, as far as that can be told before; else ""."""
+    if not path.parent.is_dir():
+        return f"{path.parent} is not a folder"
+    if path.is_dir():
+        return f"{path} is a folder; name a file"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"{path} cannot be written: permission denied"
+    return ""
 
 
 def _is_loopback(host: str) -> bool:

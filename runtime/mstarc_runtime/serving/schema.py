@@ -92,7 +92,8 @@ class Message(Strict):
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:
-        if self.role == "user" and not self.content:
+        silent = isinstance(self.content, list) and all(part.text == "" for part in self.content)
+        if self.role == "user" and (not self.content or silent):
             raise _at("content", "is empty")
         if isinstance(self.content, list) and self.role != "user":
             for index, part in enumerate(self.content):

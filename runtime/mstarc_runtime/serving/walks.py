@@ -123,6 +123,12 @@ def _part(value: Any, field: str, item: Input) -> Part:
     if kind in _BYTES:
         fields["data"] = _bytes(fields.get("data"), f"{field}.data")
     fields.setdefault("role", "user")
+    for name in ("role", "format", "text") if kind == "text" else ("role", "format"):
+        if not isinstance(fields.get(name, None if name == "text" else ""), str):
+            raise BadRequest(f"`{field}.{name}` must be text", f"{field}.{name}")
+    for name in fields:
+        if name == "self" or name.startswith("__"):
+            raise BadRequest(f"`{field}` cannot have a field `{name[:80]}`", field)
     return Part(kind, **fields)
 
 

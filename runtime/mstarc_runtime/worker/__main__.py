@@ -12,7 +12,7 @@ import msgspec
 
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.abi.messages import ABI, Fatal, Loading, Message, Peers, Ready, Shutdown, Stats
-from mstarc_runtime.errors import RuntimeFault
+from mstarc_runtime.errors import RuntimeFault, describe
 from mstarc_runtime.launch.child import EXIT_FATAL, Boot, ParentWatch, open_port, read_boot
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.transport.port import Port
@@ -82,6 +82,13 @@ def _load(boot: Boot, port: Port) -> Rank:
     return rank
 
 
+def _give_up(boot: Boot, port: Port, why: str) -> int:
+    """Tell the conductor why this rank cannot start."""
+    port.send(CONDUCTOR, Fatal(boot.rank, why))
+    port.close(linger_s=2.0)
+    return EXIT_FATAL
+
+
 def main(argv: list[str]) -> int:
     """Start, load, work. Anything that prevents a start is told to the conductor in words."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -92,9 +99,10 @@ def main(argv: list[str]) -> int:
     try:
         rank = _load(boot, port)
     except RuntimeFault as error:
-        port.send(CONDUCTOR, Fatal(boot.rank, str(error)))
-        port.close(linger_s=2.0)
-        return EXIT_FATAL
+        return _give_up(boot, port, str(error))
+    except Exception as error:  # components and files can raise anything, and would again at the next start
+        log.debug("rank %d cannot start", boot.rank, exc_info=True)
+        return _give_up(boot, port, describe(error))
     worker = Worker(boot, port, rank)
 
     def leave(signum: int, frame: Any) -> None:

@@ -14,7 +14,7 @@ from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
 from mstarc_runtime.checkpoints import LazyCheckpoints, resolve
 from mstarc_runtime.engines.component import Checkpoint
-from mstarc_runtime.errors import LoadError
+from mstarc_runtime.errors import LoadError, RuntimeFault, describe
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.waits import CallWait
 
@@ -51,7 +51,7 @@ class OpTable:
         device = next(link.device for link in linked.ranks if link.rank == rank)
         nodes = nodes_of_rank(linked, rank)
         classes = {node.name: resolve(node.component) for node in nodes}
-        numpy_only = all(getattr(cls, "ARRAYS", "torch") == "numpy" for cls in classes.values())
+        numpy_only = all(_arrays_of(node, classes[node.name]) == "numpy" for node in nodes)
         self.arrays: Arrays = NumpyArrays() if numpy_only else TorchArrays(device)
         self._ops: dict[str, BoundOp] = {}
         self._load(nodes, classes, device, progress or (lambda done, total, what: None))
@@ -69,7 +69,12 @@ class OpTable:
         for done, node in enumerate(nodes):
             progress(done, len(nodes), f"loading {node.name}")
             checkpoint = checkpoints[node.checkpoint] if node.checkpoint else Checkpoint()
-            component = classes[node.name].load(checkpoint, node.config, device)
+            try:
+                component = classes[node.name].load(checkpoint, node.config, device)
+            except RuntimeFault:
+                raise
+            except Exception as error:
+                raise LoadError(f"loading `{node.name}` ({node.component}) failed: {describe(error)}") from error
             for link in node.ops:
                 method = getattr(component, link.name, None)
                 if method is None:
@@ -230,6 +235,14 @@ class OpTable:
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}
+
+
+def _arrays_of(node: NodeLink, cls: Any) -> str:
+    """The array library a component asks for."""
+    name = getattr(cls, "ARRAYS", "torch")
+    if name not in ("numpy", "torch"):
+        raise LoadError(f'`{node.component}` says ARRAYS = {name!r}; it can be "numpy" or "torch"')
+    return str(name)
 
 
 def _rows(columns: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:

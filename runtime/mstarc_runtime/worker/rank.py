@@ -166,7 +166,7 @@ class Rank:
             text, status = str(error), error.status
         else:
             log.error("walk %s of request %d failed", run.name, run.session.request, exc_info=error)
-            text, status = f"walk `{run.name}` failed: {type(error).__name__}: {error}", 500
+            text, status = f"walk `{run.name}` failed at {run.waiting}: {type(error).__name__}: {error}", 500
         self.flush()
         self.port.send(CONDUCTOR, WalkFailed(run.session.request, run.run, text, status))
 

@@ -1,0 +1,39 @@
+"""Rotary positions over (frame, row, column): positions in, tables of cosines and signed sines out, and their application.
+
+Each axis owns a third of the head, 2·((head_dim // 3) // 2) dims wide; the dims that remain are not rotated. Neighbouring dims
+form a pair, but the frequencies lie tiled, f0 … fk f0 … fk, so that the two members of a pair turn by different angles. The
+published weights were trained that way. Source: the public V-JEPA 2 implementation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BASE = 10000.0
+Rotation = tuple[Tensor, Tensor]  # cosines and signed sines, f32 [..., rows, 1, 1, head_dim]
+
+
+def rotation(frame: Tensor, row: Tensor, column: Tensor, head_dim: int) -> Rotation:
+    """Tables for positions [..., rows] of the three axes (broadcast against each other). A position of 0 does not rotate."""
+    third = 2 * ((head_dim // 3) // 2)
+    steps = torch.arange(third // 2, dtype=torch.float32, device=frame.device)
+    frequency = (1.0 / BASE ** (steps / (third / 2.0))).repeat(2)
+    shape = (frame + row + column).shape
+    angle = torch.cat([axis.expand(shape)[..., None].float() * frequency for axis in (frame, row, column)], dim=-1)
+    angle = torch.nn.functional.pad(angle, (0, head_dim - 3 * third))[..., None, None, :]
+    sign = torch.arange(head_dim, device=frame.device) % 2 * 2 - 1  # made on the device: a graph may be capturing
+    return angle.cos(), angle.sin() * sign
+
+
+def token_positions(ids: Tensor, grid: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Frame, row and column of token ids: tokens are numbered frame by frame, row by row."""
+    within = ids % grid**2
+    return ids // grid**2, within // grid, within % grid
+
+
+def rotate(x: Tensor, turn: Rotation) -> Tensor:
+    """Rotate [..., rows, parts, heads, head_dim] by tables of `rotation`; computed in f32."""
+    cos, sin = turn
+    swapped = x.reshape(*x.shape[:-1], -1, 2).flip(-1).reshape(x.shape)
+    return (x * cos + swapped * sin).to(x.dtype)
