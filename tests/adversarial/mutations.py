@@ -9,9 +9,43 @@ from collections.abc import Callable
 _TOKEN = re.compile(rb"\s+|#[^\n]*|[A-Za-z_]\w*|\d+(?:\.\d+)?|.", re.DOTALL)
 _WORDS = b"loop send emit carry for in if max collect drop together null true nan .inf ~ ranks a.b".split()
 _DEEP = (b"(" * 300, b"[" * 300, b"{" * 300, b")" * 40, b"not " * 500, b"- " * 500)
-_NUMBERS = (b"9" * 400, b"99999999999999999999", b"-1", b"0", b"1e999", b"0x1F", b"1_000", b"2001-01-01", b"inf", b"nan")
-_YAML = (b"&a [*a]", b"*a", b"<<: *a", b"!!python/object:os.system x", b"!!binary aGk=", b"!!set {a}", b"? ", b"---\n", b": ")
-_OTHER = (b'"', b"'", b"\\", b"\x00", b"\xff", b"\xc3\xa9", b"\xe2\x80\xa8", b"\r\n", b"\t", b"#", b"\xef\xbb\xbf", b'"""')
+_NUMBERS = (
+    b"9" * 400,
+    b"99999999999999999999",
+    b"-1",
+    b"0",
+    b"1e999",
+    b"0x1F",
+    b"1_000",
+    b"2001-01-01",
+    b"inf",
+    b"nan",
+)
+_YAML = (
+    b"&a [*a]",
+    b"*a",
+    b"<<: *a",
+    b"!!python/object:os.system x",
+    b"!!binary aGk=",
+    b"!!set {a}",
+    b"? ",
+    b"---\n",
+    b": ",
+)
+_OTHER = (
+    b'"',
+    b"'",
+    b"\\",
+    b"\x00",
+    b"\xff",
+    b"\xc3\xa9",
+    b"\xe2\x80\xa8",
+    b"\r\n",
+    b"\t",
+    b"#",
+    b"\xef\xbb\xbf",
+    b'"""',
+)
 _AWKWARD = (*_WORDS, *_DEEP, *_NUMBERS, *_YAML, *_OTHER, b"[[ranks]]", b"{a: 1, a: 2}", b"a=1\n")
 
 

@@ -83,7 +83,8 @@ def test_a_call_is_labelled_with_its_own_arm() -> None:
 
 def test_the_page_is_well_formed_and_needs_nothing(seen: Picture) -> None:
     page = to_html(seen)
-    assert not re.search(r"(src|href)=|<script|@import|url\((?!#)", page)
+    assert not re.search(r"(src|href)=|@import|url\((?!#)|fetch|XMLHttp|import\(|<script [^>]", page)
+    assert set(re.findall(r"https?://[^\"']*", page)) == {"http://www.w3.org/2000/svg"}, "a name, not an address"
     root = _svg(page)
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
     for card in (*seen.requests, *seen.walks):
@@ -106,7 +107,8 @@ def test_no_box_covers_another_and_all_are_on_the_page(seen: Picture) -> None:
         x, y, w, h = (float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
         assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
         boxes.append((x, y, x + w, y + h))
-    assert len(boxes) == len(seen.requests) + len(seen.walks) + len(seen.stores) + len(seen.flows)
+    streams = {flow.stream for flow in seen.flows}
+    assert len(boxes) == len(seen.requests) + len(seen.walks) + len(seen.stores) + len(streams)
     for i, a in enumerate(boxes):
         for b in boxes[i + 1 :]:
             assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1], (a, b)
@@ -139,3 +141,28 @@ def test_the_ending_of_the_file_says_which(mstarc: Command, tmp_path: Path) -> N
     assert (wrong.status, ".html" in wrong.err) == (2, True)
     lost = mstarc("graph", HELLO, "-o", tmp_path / "no" / "x.dot")
     assert (lost.status, "cannot be written" in lost.err) == (2, True)
+
+
+def test_a_region_is_shown(seen: Picture) -> None:
+    loops = {
+        row.text.split()[1]: row.region for card in seen.walks for row in card.rows if row.text.startswith("loop ")
+    }
+    assert loops in ({"counting": True}, {"writing": True, "speaking": True}, {"going": False}), "`going` sends twice"
+    number = sum(loops.values())
+    assert sum(row.region for card in (*seen.requests, *seen.walks) for row in card.rows) == number
+    assert to_html(seen).count('<path class="region"') == number
+    assert to_mermaid(seen).count("[region]") == to_dot(seen).count("[region]") == number
+
+
+def test_streams_of_many_walks_have_one_label() -> None:
+    senders = TWO_STREAMS.replace("walk sink", "walk more(%0 x: host i64[]) {\n  send %0 to left\n}\nwalk sink")
+    seen = picture(parse_program(senders))
+    assert [(f.stream, f.source) for f in seen.flows] == [("left", "source"), ("left", "more"), ("right", "source")]
+    page = to_html(seen)
+    assert page.count('class="edge stream"') == 3 and page.count('class="on-stream"') == 2
+    assert "2 streams" in page
+
+
+def test_a_declared_type_is_its_name() -> None:
+    titles = [card.title for card in picture(program("tests/passes/models/bagel.walk")).walks]
+    assert titles[:2] == ["read_text(part: text_part)", "read_image(part: image_part)"]

@@ -132,4 +132,6 @@ def _tensor(item: Input, value: Any) -> Any:
 
 
 def _what(given: Any) -> str:
-    return {"U": "text", "f": "floating-point numbers", "b": "true or false"}.get(given.dtype.kind, "values of another kind")
+    return {"U": "text", "f": "floating-point numbers", "b": "true or false"}.get(
+        given.dtype.kind, "values of another kind"
+    )
