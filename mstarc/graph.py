@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from mstarc.ir.core import (
@@ -42,15 +42,19 @@ from mstarc.ir.core import (
     When,
 )
 from mstarc.ir.text import print_expr, print_type
-from mstarc.ir.types import Expr, Lit, Type
+from mstarc.ir.types import Expr, Lit, Struct, Type
 from mstarc.ir.visit import entries_of, every_op, results_of
+from mstarc.passes.form_regions import form_regions
 
 Kind: TypeAlias = Literal["op", "sample", "host", "emit", "send", "take", "control", "call", "arm"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a card. `depth`: how many blocks are around it. The tuples name what the line touches."""
+    """One line of a card. `depth`: how many blocks are around it. The tuples name what the line touches.
+
+    `region`: it and what is in it run for many requests at once.
+    """
 
     depth: int
     text: str
@@ -60,6 +64,7 @@ class Row:
     writes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     calls: str = ""
+    region: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ class Picture:
 def picture(program: Program) -> Picture:
     """What there is to draw."""
     requests = tuple(_request(r) for r in program.requests)
-    walks = tuple(_walk(w) for w in program.walks)
+    walks = tuple(_walk(w, form_regions(w, program)) for w in program.walks)
     touches = []
     for walk in walks:
         for context in program.contexts:
@@ -163,16 +168,26 @@ def _spell(expr: Expr, names: Mapping[int, str] | None = None) -> str:
 
 
 def _type(kind: Type) -> str:
-    """The type as the spec writes it: no scopes, and no brackets on a scalar."""
+    """The type as the spec writes it: no scopes, no brackets on a scalar, and of a declared type its name."""
+    if isinstance(kind, Struct):
+        return kind.name + ("?" if kind.optional else "")
     return _SCOPE.sub("", print_type(kind)).replace("[]", "")
 
 
-def _walk(walk: Walk) -> Card:
+def _walk(walk: Walk, regions: Container[str]) -> Card:
+    """`regions`: the labels of its loops that are regions."""
     names = _names(walk.params, walk.body)
     params = ", ".join(f"{v.name}: {_type(v.type)}" for v in walk.params)
     outputs = ", ".join(output.name for output in walk.outputs)
     title = f"{walk.name}({params})" + (f" -> {outputs}" if outputs else "")
-    return Card(walk.name, title, tuple(_rows(walk.body, names, 0)))
+    rows = (replace(row, region=_loop(row) in regions) for row in _rows(walk.body, names, 0))
+    return Card(walk.name, title, tuple(rows))
+
+
+def _loop(row: Row) -> str:
+    """The label of the loop that a line begins, or ""."""
+    words = row.text.split()
+    return words[1] if row.kind == "control" and words[0] == "loop" else ""
 
 
 def _request(request: Request) -> Card:
@@ -359,7 +374,8 @@ def _calls(seen: Picture) -> Iterator[tuple[str, str, str]]:
 
 
 def _block_text(card: Card) -> str:
-    return "\n".join([card.title, *("  " * (row.depth + 1) + row.text for row in card.rows)])
+    mark = {True: "   [region]", False: ""}
+    return "\n".join([card.title, *("  " * (row.depth + 1) + row.text + mark[row.region] for row in card.rows)])
 
 
 _ENTITIES = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "|": "#124;"}

@@ -1,13 +1,14 @@
-"""Draws a `Picture` as one HTML page that needs nothing else: no network, no script.
+"""Draws a `Picture` as one HTML page that needs nothing else: no network, no other file.
 
 Three columns: requests, walks, contexts. Calls run from a request's row to a walk; streams leave a walk at its `send` and enter
-one at its `for` or `next`, on the right of the walks; dashes join a walk's row to the context that it writes (arrow) or reads.
-Lengths are CSS pixels.
+one at its `for` or `next`, on the right of the walks; dashes join a walk's row to the context that it writes (arrow) or reads; a
+tint lies behind the loops that are regions. A script moves and scales the picture; without it the page scrolls. Lengths are CSS
+pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -15,6 +16,7 @@ from mstarc.graph import Card, Flow, Picture, Row, Store
 
 CHAR, LINE, PAD, INDENT = 7.3, 18, 12, 16
 GAP_CARDS, GAP_CALLS, HEAD, MARGIN = 28, 110, 26, 24
+REGION = 70  # the word at the end of the first line of a region
 LANE = 26  # between the vertical parts of two streams
 
 _STYLE = """
@@ -26,7 +28,13 @@ _STYLE = """
 body { margin: 0; padding: 20px; background: var(--paper); color: var(--ink);
   font: 14px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 20px; margin: 0 0 2px; } p { margin: 0 0 14px; color: var(--soft); }
-.wide { overflow-x: auto; }
+.wide { overflow: auto; }
+.moving { height: calc(100vh - 150px); min-height: 300px; overflow: hidden; border: 1px solid var(--line);
+  border-radius: 7px; }
+.moving svg { display: block; width: 100%; height: 100%; cursor: grab; touch-action: none; user-select: none; }
+.moving svg:active { cursor: grabbing; }
+.tools { display: none; gap: 6px; margin: 0 0 8px; } .tools button { min-width: 34px; padding: 3px 9px; font: inherit;
+  color: var(--ink); background: var(--card); border: 1px solid var(--line); border-radius: 5px; cursor: pointer; }
 svg text { font: 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink); }
 svg .title { font-weight: 600; fill: var(--paper); }
 .card { fill: var(--card); stroke: var(--line); }
@@ -35,10 +43,60 @@ svg .control, svg .soft { fill: var(--soft); } svg .emit { fill: var(--emit); } 
 svg .send, svg .take { fill: var(--stream); } svg .call { fill: var(--request); }
 svg .arm { font-weight: 600; fill: var(--request); }
 .block { stroke: var(--line); stroke-width: 1; }
+.region { fill: var(--walk); opacity: .13; } svg .of-region { fill: var(--walk); font-size: 10px; }
 .edge { fill: none; stroke-width: 1.4; } .edge:hover { stroke-width: 3.5; }
 .calls { stroke: var(--request); opacity: .75; } .stream { stroke: var(--stream); stroke-width: 2.2; }
+.leader { stroke: var(--stream); stroke-dasharray: 2 3; } .knot { fill: var(--stream); }
 .touch { stroke: var(--store); stroke-dasharray: 4 3; opacity: .8; }
 .label { fill: var(--paper); stroke: var(--stream); } svg .on-stream { fill: var(--stream); }
+""".strip()
+
+_TOOLS = """
+<div class="tools"><button id="out" title="smaller (-)">-</button><button id="in" title="larger (+)">+</button>
+<button id="fit" title="everything (0)">all</button><button id="one" title="its own size (1)">1:1</button></div>
+""".strip()
+
+# Drag or two fingers move it, the wheel scales it around the pointer, and so do the buttons and + - 0 1 around the middle.
+_SCRIPT = """
+const svg = document.querySelector("svg"), frame = svg.parentElement;
+const whole = svg.getAttribute("viewBox").split(" ").map(Number);
+let [x, y, scale] = [0, 0, 1];                       // the picture's point at the top left, pixels for each of its units
+frame.classList.replace("wide", "moving");
+document.querySelector(".tools").style.display = "flex";
+const show = () => svg.setAttribute("viewBox",
+  [x, y, frame.clientWidth / scale, frame.clientHeight / scale].join(" "));
+const at = event => { const box = svg.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+function zoom(factor, [px, py] = [frame.clientWidth / 2, frame.clientHeight / 2]) {
+  const next = Math.min(8, Math.max(0.05, scale * factor));
+  x += px / scale - px / next; y += py / scale - py / next; scale = next; show();
+}
+function put(next) {
+  scale = next;
+  x = Math.min(0, (whole[2] - frame.clientWidth / scale) / 2); y = 0;
+  show();
+}
+const fit = () => put(Math.min(frame.clientWidth / whole[2], frame.clientHeight / whole[3], 1.5));
+frame.addEventListener("wheel", event => { event.preventDefault(); zoom(Math.exp(-event.deltaY / 500), at(event)); },
+  { passive: false });
+const held = new Map();
+svg.addEventListener("pointerdown", event => { held.set(event.pointerId, at(event)); svg.setPointerCapture(event.pointerId); });
+svg.addEventListener("pointermove", event => {
+  const from = held.get(event.pointerId), to = at(event);
+  if (!from) return;
+  held.set(event.pointerId, to);
+  const other = [...held.entries()].find(([id]) => id !== event.pointerId)?.[1];
+  if (other) {
+    const far = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]);
+    zoom(far(to, other) / Math.max(1, far(from, other)), other);
+  } else { x -= (to[0] - from[0]) / scale; y -= (to[1] - from[1]) / scale; show(); }
+});
+for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, event => held.delete(event.pointerId));
+const acts = { out: () => zoom(0.8), in: () => zoom(1.25), fit, one: () => put(1) };
+for (const [id, act] of Object.entries(acts)) document.getElementById(id).addEventListener("click", act);
+const keys = { "-": "out", "+": "in", "=": "in", 0: "fit", 1: "one" };
+addEventListener("keydown", event => { if (keys[event.key] && !event.ctrlKey && !event.metaKey) acts[keys[event.key]](); });
+addEventListener("resize", fit);
+fit();
 """.strip()
 
 
@@ -67,13 +125,13 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A stream in its place: its vertical part is at `x`, its label at `label`."""
+    """A stream in its place: the vertical part of all its flows is at `x`, its label at (`beside`, `label`), joined to it at `knot`."""
 
-    flow: Flow
+    flows: tuple[Flow, ...]
     x: float
-    start: float
-    stop: float
+    beside: float
     label: float
+    knot: float
 
 
 def to_html(seen: Picture) -> str:
@@ -81,18 +139,18 @@ def to_html(seen: Picture) -> str:
     requests = _column(seen.requests, MARGIN)
     walks = _column(seen.walks, _right(requests) + GAP_CALLS)
     lanes = _lanes(seen.flows, walks)
-    labels = max((_text_width(_label(lane.flow)) for lane in lanes), default=0.0)
-    edge = max([_right(walks), *(lane.x for lane in lanes)]) + (labels + 2 * PAD if lanes else 0)
+    edge = max([_right(walks), *(lane.beside + _text_width(_label(lane.flows[0])) + PAD for lane in lanes)])
     stores = _stores(seen, walks, edge + 90)
     width = max([_right([*requests, *walks, *stores]), edge]) + MARGIN
     height = max([box.bottom for box in (*requests, *walks, *stores)], default=0.0) + MARGIN
     shapes = [
-        *_calls(requests, walks),
-        *_touches(seen, walks, stores),
         *(piece for box in requests for piece in _card(box, "request")),
         *(piece for box in walks for piece in _card(box, "walk")),
         *(piece for box in stores for piece in _card(box, "store")),
-        *(piece for lane in lanes for piece in _stream(lane, {box.card.name: box for box in walks})),
+        *_calls(requests, walks),
+        *_touches(seen, walks, stores),
+        *(_flow(flow, lane.x, walks) for lane in lanes for flow in lane.flows),
+        *(piece for lane in lanes for piece in _lane_label(lane)),
     ]
     return _page(seen, shapes, width, height)
 
@@ -104,12 +162,16 @@ def _text_width(text: str) -> float:
     return len(text) * CHAR
 
 
+def _row_width(row: Row) -> float:
+    return row.depth * INDENT + _text_width(row.text) + (REGION if row.region else 0)
+
+
 def _right(boxes: Iterable[_Box]) -> float:
     return max((box.right for box in boxes), default=float(MARGIN))
 
 
 def _size(card: Card) -> tuple[float, float]:
-    widths = [_text_width(card.title), *(_text_width(r.text) + r.depth * INDENT for r in card.rows)]
+    widths = [_text_width(card.title), *(_row_width(row) for row in card.rows)]
     return max(widths) + 2 * PAD, HEAD + len(card.rows) * LINE + PAD
 
 
@@ -125,18 +187,33 @@ def _column(cards: Sequence[Card], x: float) -> list[_Box]:
 
 def _lanes(flows: Sequence[Flow], walks: Sequence[_Box]) -> list[_Lane]:
     """One lane a stream, so that no two vertical parts coincide; labels are pushed down until none covers another."""
-    by_name = {box.card.name: box for box in walks}
+    streams: dict[str, list[Flow]] = {}
+    for flow in flows:
+        streams.setdefault(flow.stream, []).append(flow)
+    first = _right(walks) + 30
+    last = first + (len(streams) - 1) * LANE
     lanes: list[_Lane] = []
-    for number, flow in enumerate(flows):
-        source, sink = by_name[flow.source], by_name[flow.sink]
-        start = source.row(source.card.touching("sends", flow.stream) or 0)
-        stop = sink.row(sink.card.touching("takes", flow.stream) or 0)
-        label = (start + stop) / 2
+    for number, group in enumerate(streams.values()):
+        ends = [end[1] for flow in group for end in _ends(flow, walks)]
+        label = (min(ends) + max(ends)) / 2
         for other in sorted(lane.label for lane in lanes):
             if abs(other - label) < LANE:
                 label = other + LANE
-        lanes.append(_Lane(flow, _right(walks) + 30 + number * LANE, start, stop, label))
+        beside = last if len(streams) == 1 else last + 30
+        knot = min(max(label, min(ends)), max(ends))
+        lanes.append(_Lane(tuple(group), first + number * LANE, beside, label, knot))
     return lanes
+
+
+def _ends(flow: Flow, walks: Sequence[_Box]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Where it leaves the row that sends and where it enters the row that takes."""
+    by_name = {box.card.name: box for box in walks}
+    found = []
+    for name, field in ((flow.source, "sends"), (flow.sink, "takes")):
+        box = by_name[name]
+        index = box.card.touching(field, flow.stream) or 0
+        found.append((box.x + PAD + _row_width(box.card.rows[index]) + 6, box.row(index)))
+    return found[0], found[1]
 
 
 def _stores(seen: Picture, walks: Sequence[_Box], x: float) -> list[_Box]:
@@ -174,19 +251,37 @@ def _card(box: _Box, kind: str) -> Iterator[str]:
         f'v{HEAD - 7} z"/>'
     )
     yield f'<text class="title" x="{x + PAD:.1f}" y="{y + HEAD / 2 + 4:.1f}">{escape(box.card.title)}</text>'
+    yield from _regions(box)
     yield from _guides(box)
     for index, row in enumerate(box.card.rows):
         left = x + PAD + row.depth * INDENT
         yield f'<text class="{row.kind}" x="{left:.1f}" y="{box.row(index) + 4:.1f}">{escape(row.text)}</text>'
 
 
+def _regions(box: _Box) -> Iterator[str]:
+    """A tint behind what is one."""
+    for index, row in enumerate(box.card.rows):
+        if row.region:
+            x, right = box.x + PAD + row.depth * INDENT - 5, box.right - 5
+            top, bottom = box.row(index) - LINE / 2, box.row(_last(box, index)) + LINE / 2
+            yield f'<path class="region" d="M{x:.1f} {top:.1f} H{right:.1f} V{bottom:.1f} H{x:.1f} z"/>'
+            word = f'x="{right - 5:.1f}" y="{box.row(index) + 4:.1f}" text-anchor="end"'
+            yield f'<text class="of-region" {word}>region<title>runs for many requests at once</title></text>'
+
+
+def _last(box: _Box, index: int) -> int:
+    """The last row of what a row begins."""
+    rows = box.card.rows
+    last = index
+    while last + 1 < len(rows) and rows[last + 1].depth > rows[index].depth:
+        last += 1
+    return last
+
+
 def _guides(box: _Box) -> Iterator[str]:
     """A thin line on the left of what a block holds."""
-    rows = box.card.rows
-    for index, row in enumerate(rows):
-        last = index
-        while last + 1 < len(rows) and rows[last + 1].depth > row.depth:
-            last += 1
+    for index, row in enumerate(box.card.rows):
+        last = _last(box, index)
         if last > index:
             x = box.x + PAD + row.depth * INDENT + 4
             top, bottom = box.row(index + 1) - LINE / 2, box.row(last) + LINE / 2 - 3
@@ -200,14 +295,15 @@ def _calls(requests: Sequence[_Box], walks: Sequence[_Box]) -> Iterator[str]:
             walk = by_name.get(row.calls)
             if walk is None:
                 continue
-            start = request.x + PAD + row.depth * INDENT + _text_width(row.text) + 6
-            path = _curve(start, request.row(index), walk.x, walk.y + HEAD / 2)
+            start = request.x + PAD + _row_width(row) + 6
+            path = _curve(start, request.row(index), _right(requests), walk.x, walk.y + HEAD / 2)
             yield _edge("calls", path, f"{request.card.name} calls {walk.card.name}", "call")
 
 
-def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+def _curve(x0: float, y1: float, x1: float, x2: float, y2: float) -> str:
+    """Straight to x1, where its column ends, so that it crosses no card, and then to (x2, y2)."""
     bend = max(40.0, abs(x2 - x1) / 2)
-    return f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    return f"M{x0:.1f} {y1:.1f} H{x1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
 
 
 def _touches(seen: Picture, walks: Sequence[_Box], stores: Sequence[_Box]) -> Iterator[str]:
@@ -217,8 +313,8 @@ def _touches(seen: Picture, walks: Sequence[_Box], stores: Sequence[_Box]) -> It
         walk, store = by_walk[touch.walk], by_store[touch.store]
         index = walk.card.touching("writes" if touch.writes else "reads", touch.store) or 0
         row = walk.card.rows[index]
-        start = walk.x + PAD + row.depth * INDENT + _text_width(row.text) + 6
-        path = _curve(start, walk.row(index), store.x, store.y + store.height / 2)
+        start = walk.x + PAD + _row_width(row) + 6
+        path = _curve(start, walk.row(index), _right(walks), store.x, store.y + store.height / 2)
         verb = "writes" if touch.writes else "reads"
         yield _edge("touch", path, f"{touch.walk} {verb} {touch.store}", "touch" if touch.writes else "")
 
@@ -227,27 +323,26 @@ def _label(flow: Flow) -> str:
     return f"{flow.stream}: {flow.text}"
 
 
-def _stream(lane: _Lane, walks: dict[str, _Box]) -> Iterator[str]:
-    """Right from the `send`, along the lane, and left into the row that takes; the label sits in the middle of the lane."""
-    source, sink = walks[lane.flow.source], walks[lane.flow.sink]
-    x1, x2 = _row_end(source, "sends", lane.flow.stream), _row_end(sink, "takes", lane.flow.stream)
-    down = 10 if lane.stop >= lane.start else -10
-    if abs(lane.stop - lane.start) < 20:
-        down = 0
+def _flow(flow: Flow, x: float, walks: Sequence[_Box]) -> str:
+    """Right from the `send`, along the lane, and left into the row that takes."""
+    (x1, start), (x2, stop) = _ends(flow, walks)
+    down = 0 if abs(stop - start) < 20 else 10 if stop > start else -10
     path = (
-        f"M{x1:.1f} {lane.start:.1f} H{lane.x - 10:.1f} Q{lane.x:.1f} {lane.start:.1f} {lane.x:.1f} {lane.start + down:.1f} "
-        f"V{lane.stop - down:.1f} Q{lane.x:.1f} {lane.stop:.1f} {lane.x - 10:.1f} {lane.stop:.1f} H{x2:.1f}"
+        f"M{x1:.1f} {start:.1f} H{x - 10:.1f} Q{x:.1f} {start:.1f} {x:.1f} {start + down:.1f} "
+        f"V{stop - down:.1f} Q{x:.1f} {stop:.1f} {x - 10:.1f} {stop:.1f} H{x2:.1f}"
     )
-    label = _label(lane.flow)
-    yield _edge("stream", path, f"{lane.flow.source} sends to {lane.flow.sink}: {label}", "stream")
+    return _edge("stream", path, f"{flow.source} sends to {flow.sink}: {_label(flow)}", "stream")
+
+
+def _lane_label(lane: _Lane) -> Iterator[str]:
+    """What the stream is, right of all lanes, with a line from its own."""
+    label, x, y = _label(lane.flows[0]), lane.beside, lane.label
+    if x > lane.x:
+        yield f'<path class="edge leader" d="M{lane.x:.1f} {lane.knot:.1f} L{x - 6:.1f} {y:.1f}"/>'
+        yield f'<circle class="knot" cx="{lane.x:.1f}" cy="{lane.knot:.1f}" r="3.5"/>'
     width = _text_width(label) + PAD
-    yield f'<rect class="label" x="{lane.x - 6:.1f}" y="{lane.label - 11:.1f}" width="{width:.1f}" height="22" rx="5"/>'
-    yield f'<text class="on-stream" x="{lane.x:.1f}" y="{lane.label + 4:.1f}">{escape(label)}</text>'
-
-
-def _row_end(box: _Box, field: str, name: str) -> float:
-    row = box.card.rows[box.card.touching(field, name) or 0]
-    return box.x + PAD + row.depth * INDENT + _text_width(row.text) + 6
+    yield f'<rect class="label" x="{x - 6:.1f}" y="{y - 11:.1f}" width="{width:.1f}" height="22" rx="5"/>'
+    yield f'<text class="on-stream" x="{x:.1f}" y="{y + 4:.1f}">{escape(label)}</text>'
 
 
 def _edge(kind: str, path: str, title: str, arrow: str) -> str:
@@ -264,18 +359,18 @@ def _page(seen: Picture, shapes: Sequence[str], width: float, height: float) -> 
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     name = escape(seen.model)
     counts = (
-        f"{_count(seen.requests, 'request')}, {_count(seen.walks, 'walk')}, {_count(seen.flows, 'stream')}, "
+        f"{_count(seen.requests, 'request')}, {_count(seen.walks, 'walk')}, {_count({flow.stream for flow in seen.flows}, 'stream')}, "
         f"{_count(seen.stores, 'context')}"
     )
     body = "\n".join(shapes)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>\n'
         f"<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<h1>{name}</h1>\n<p>{counts}. Blue: calls. Orange: streams, with "
-        f"policy and capacity. Dashed: contexts, written (arrow) or read.</p>\n"
-        f'<div class="wide">\n<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{name}">\n'
-        f"<defs>{arrows}</defs>\n{body}\n</svg>\n</div>\n</body>\n</html>\n"
+        f"policy and capacity. Dashed: contexts, written (arrow) or read. Tinted: loops that run for many requests at once.</p>\n"
+        f'{_TOOLS}\n<div class="wide">\n<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{name}">\n'
+        f"<defs>{arrows}</defs>\n{body}\n</svg>\n</div>\n<script>\n{_SCRIPT}\n</script>\n</body>\n</html>\n"
     )
 
 
-def _count(items: Sequence[object], word: str) -> str:
+def _count(items: Collection[object], word: str) -> str:
     return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"

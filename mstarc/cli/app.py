@@ -136,6 +136,36 @@ def check(
     return run_check(CheckCall(tuple(paths), format.value, deny_warnings))
 
 
+@app.command(rich_help_panel="Specs")
+@verb
+def fmt(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH…", help="Files, or folders with .walk files below them; or - for stdin."),
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; status 1 if a file is not in canonical layout.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Write nothing; show how the files would change.")] = False,
+) -> int:
+    """Lay out specs: one statement a line, comments and columns kept."""
+    from mstarc.cli.formatting import FormatCall, run_format
+
+    return run_format(FormatCall(tuple(paths), check, diff))
+
+
+@app.command(rich_help_panel="Specs")
+@verb
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the model is called: letters, digits, _.")],
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Where it goes. Default: ./NAME")] = None,
+) -> int:
+    """Write a small working model to begin with: a spec, its binding, its components, a README."""
+    from mstarc.cli.scaffold import run_new
+
+    return run_new(name, folder if folder is not None else Path(name))
+
+
 @app.command("compile", rich_help_panel="Specs")
 @verb
 def compile_(

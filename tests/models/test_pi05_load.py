@@ -1,0 +1,271 @@
+"""Loaders of pi0.5: a named error for everything that is missing, unexpected, misshaped or contradictory; sizes for the linker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mstarc_runtime.cache.contexts import Context
+from mstarc_runtime.cache.pool import PagedPool
+from mstarc_runtime.engines.component import Checkpoint
+from mstarc_runtime.engines.transformer import TransformerEngine
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.pi05.config import read_host
+from mstarc_runtime.models.pi05.flow import flow, geometry, look
+from mstarc_runtime.models.pi05.policy import Policy
+from mstarc_runtime.models.pi05.vision import Vision
+from tests.models.vjepa2_cases import GOLDENS
+
+FOLDER = GOLDENS / "pi05"
+SPECS = Path(__file__).parents[2] / "specs"
+NONE = Checkpoint()
+Loadable = type[Vision] | type[Policy]
+Make = Callable[[Tensor], Tensor]
+
+PALIGEMMA = "paligemma_with_expert.paligemma"
+TOWER = f"{PALIGEMMA}.model.vision_tower.vision_model"
+LANGUAGE = f"{PALIGEMMA}.model.language_model"
+EXPERT = "paligemma_with_expert.gemma_expert.model"
+HEAD = f"{PALIGEMMA}.lm_head.weight"
+EMBED = f"{LANGUAGE}.embed_tokens.weight"
+
+
+def stored() -> dict[str, Tensor]:
+    return load_file(FOLDER / "model.safetensors")
+
+
+def saved(folder: Path, tensors: dict[str, Tensor]) -> Checkpoint:
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    shutil.copy(FOLDER / "config.json", folder)
+    return Checkpoint(path=folder)
+
+
+def reconfigured(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> Checkpoint:
+    config = json.loads((FOLDER / "config.json").read_text())
+    edit(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(FOLDER / "model.safetensors", folder)
+    return Checkpoint(path=folder)
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def golden(component: Loadable) -> Vision | Policy:
+    return component.load(Checkpoint(path=FOLDER), {}, "cpu")
+
+
+# --- tensors
+
+QUERY, KEY = f"{LANGUAGE}.layers.1.self_attn.q_proj.weight", f"{EXPERT}.layers.2.self_attn.k_proj.weight"
+WRONG: list[tuple[Loadable, str, Make | None, str]] = [
+    (Vision, f"{TOWER}.encoder.layers.1.self_attn.v_proj.bias", None, r"layers\.1\.self_attn\.v_proj\.bias` is missing"),
+    (Vision, f"{TOWER}.embeddings.patch_embedding.weight", lambda t: t[..., :13],
+     r"has shape \[48, 3, 14, 13\], expected \[48, 3, 14, 14\]"),
+    (Vision, f"{TOWER}.embeddings.position_embedding.weight", lambda t: t[:15], r"has shape \[15, 48\], expected \[16, 48\]"),
+    (Vision, f"{TOWER}.head.probe", lambda t: t, r"vision_model\.head\.probe` is unexpected"),
+    (Vision, f"{PALIGEMMA}.model.multi_modal_projector.linear.weight", lambda t: t.long(), "linear.weight` is torch.int64"),
+    (Policy, QUERY, None, r"layers\.1\.self_attn\.q_proj\.weight` is missing \(1 in all\)"),
+    (Policy, QUERY, lambda t: t[:48], r"q_proj\.weight` has shape \[48, 64\], expected \[64, 64\]"),
+    (Policy, KEY, lambda t: t.repeat(2, 1), r"k_proj\.weight` has shape \[32, 32\], expected \[16, 32\]"),
+    (Policy, KEY, lambda t: t.int(), r"k_proj\.weight` is torch\.int32"),
+    (Policy, HEAD, None, r"lm_head\.weight` is missing"),
+    (Policy, f"{EXPERT}.norm.weight", lambda t: t, r"gemma_expert\.model\.norm\.weight` is unexpected"),
+    (Policy, f"{EXPERT}.layers.0.input_layernorm.dense.bias", None, r"input_layernorm\.dense\.bias` is missing"),
+    (Policy, f"{EXPERT}.norm.dense.weight", lambda t: t[:64], r"norm\.dense\.weight` has shape \[64, 32\], expected \[96, 32\]"),
+    (Policy, f"{LANGUAGE}.layers.3.input_layernorm.weight", lambda t: t, r"layers\.3\.input_layernorm\.weight` is unexpected"),
+    (Policy, "state_proj.weight", lambda t: t, "`state_proj.weight` is unexpected"),
+    (Policy, "time_mlp_out.bias", None, "`time_mlp_out.bias` is missing"),
+    (Policy, "action_out_proj.weight", lambda t: t[:7], r"has shape \[7, 32\], expected \[8, 32\]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("component", "key", "make", "message"), WRONG)
+def test_a_wrong_tensor_is_named(
+    tmp_path: Path, component: Loadable, key: str, make: Make | None, message: str
+) -> None:
+    tensors = stored()
+    old = tensors.pop(key, torch.zeros(1))
+    if make is not None:
+        tensors[key] = make(old)
+    with pytest.raises(LoadError, match=message):
+        component.load(saved(tmp_path, tensors), {}, "cpu")
+
+
+def test_the_other_net_is_not_read(tmp_path: Path) -> None:
+    tensors = stored()
+    del tensors[QUERY]
+    checkpoint = saved(tmp_path, tensors)
+    assert same(Vision.load(checkpoint, {}, "cpu").net, golden(Vision).net)
+    with pytest.raises(LoadError, match="is missing"):
+        Policy.load(checkpoint, {}, "cpu")
+
+
+@pytest.mark.parametrize("component", [Vision, Policy])
+def test_keys_may_begin_with_model(tmp_path: Path, component: Loadable) -> None:
+    tensors = stored()
+    checkpoint = saved(tmp_path, {f"model.{name}": tensor for name, tensor in tensors.items()})
+    assert same(component.load(checkpoint, {}, "cpu").net, golden(component).net)
+    checkpoint = saved(tmp_path, tensors | {f"model.{name}": tensor.clone() for name, tensor in tensors.items()})
+    with pytest.raises(LoadError, match="is there twice"):
+        component.load(checkpoint, {}, "cpu")
+
+
+def test_text_embeddings_under_either_name(tmp_path: Path) -> None:
+    tensors = stored()
+    both = saved(tmp_path, tensors | {EMBED: tensors[HEAD].clone()})
+    assert same(Policy.load(both, {}, "cpu").net, golden(Policy).net)
+    other = saved(tmp_path, tensors | {EMBED: tensors[HEAD] + 1})
+    with pytest.raises(LoadError, match="they are tied"):
+        Policy.load(other, {}, "cpu")
+    tensors[EMBED] = tensors.pop(HEAD)
+    del tensors["paligemma_with_expert.gemma_expert.lm_head.weight"]  # never used: may be left out
+    assert same(Policy.load(saved(tmp_path, tensors), {}, "cpu").net, golden(Policy).net)
+
+
+def test_sharded_folder_and_single_file(tmp_path: Path) -> None:
+    tensors = stored()
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, mine in parts.items():
+        save_file({name: tensors[name] for name in mine}, tmp_path / file)
+    index = {"weight_map": {name: file for file, mine in parts.items() for name in mine}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    shutil.copy(FOLDER / "config.json", tmp_path)
+    for component in (Vision, Policy):
+        assert same(component.load(Checkpoint(path=tmp_path), {}, "cpu").net, golden(component).net)
+        whole = component.load(Checkpoint(path=FOLDER / "model.safetensors"), {}, "cpu")
+        assert same(whole.net, golden(component).net)
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(LoadError, match=r"b\.safetensors cannot be read"):
+        Policy.load(Checkpoint(path=tmp_path), {}, "cpu")
+
+
+def test_folders_that_hold_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="does not exist"):
+        Policy.load(Checkpoint(path=tmp_path / "nowhere"), {}, "cpu")
+    shutil.copy(FOLDER / "config.json", tmp_path)
+    with pytest.raises(LoadError, match=r"has no model\.safetensors"):
+        Policy.load(Checkpoint(path=tmp_path), {}, "cpu")
+    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(LoadError, match=r"model\.safetensors cannot be read"):
+        Vision.load(Checkpoint(path=tmp_path), {}, "cpu")
+
+
+# --- config
+
+
+def tiny(part: str, **values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda config: config["tiny_override"][part].update(values)
+
+
+@pytest.mark.parametrize(
+    ("component", "edit", "message"),
+    [
+        (Policy, lambda c: c.update(type="pi0"), "`type` is 'pi0', not 'pi05'"),
+        (
+            Policy,
+            lambda c: c.update(paligemma_variant="gemma_9b"),
+            "`paligemma_variant` is 'gemma_9b', none of gemma_2b",
+        ),
+        (Policy, lambda c: c.pop("action_expert_variant"), "`action_expert_variant` is None"),
+        (Policy, lambda c: c.update(chunk_size="ten"), "`chunk_size` is 'ten', not a positive count"),
+        (Policy, lambda c: c.update(min_period=0), "`min_period` is 0, not a positive number"),
+        (Policy, lambda c: c.update(tiny_override=[]), r"`tiny_override` is \[\], not an object"),
+        (
+            Policy,
+            tiny("action_expert", depth=2),
+            "`depth` is 3 in the language model, 2 in the expert; they share one cache",
+        ),
+        (Policy, tiny("action_expert", head_dim=8), "`head_dim` is 16 in the language model, 8 in the expert"),
+        (Policy, tiny("paligemma", width=True), "`width` is True, not a positive count"),
+        (
+            Vision,
+            lambda c: c.update(image_resolution=[64, 56]),
+            r"`image_resolution` is \[64, 56\], but the vision tower",
+        ),
+        (Vision, tiny("vision", hidden_act="relu"), "`hidden_act` is 'relu'"),
+        (Vision, tiny("vision", patch_size=15), "patches of 15 pixels do not divide an image of 56"),
+        (Vision, tiny("vision", num_attention_heads=5), "5 heads do not divide a vision width of 48"),
+    ],
+)
+def test_a_wrong_config_is_named(
+    tmp_path: Path, component: Loadable, edit: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        component.load(reconfigured(tmp_path, edit), {}, "cpu")
+
+
+def test_binding_may_repeat_but_not_contradict() -> None:
+    checkpoint = Checkpoint(path=FOLDER)
+    Policy.load(checkpoint, {"hidden_size": 64, "text_scale": 8.0}, "cpu")
+    for component, key, value, known in (
+        (Policy, "chunk_size", 50, 10), (Policy, "image_tokens", 256, 16), (Vision, "tokens", 256, 16), (Vision, "image_size", 224, 56)
+    ):  # fmt: skip
+        with pytest.raises(LoadError, match=f"`{key}` is {value} in the binding, {known} in"):
+            component.load(checkpoint, {key: value}, "cpu")
+    for component in (Vision, Policy):
+        with pytest.raises(LoadError, match="dtype `int8` is none of"):
+            component.load(checkpoint, {"dtype": "int8"}, "cpu")
+    with pytest.raises(LoadError, match="`text_scale` is 'big'"):
+        Policy.load(checkpoint, {"text_scale": "big"}, "cpu")
+
+
+def test_shipped_binding_has_the_published_sizes() -> None:
+    """specs/pi05.yaml and the sizes that follow from the published config.json are the same numbers under the same names."""
+    shipped = YAML(typ="safe").load((SPECS / "pi05.yaml").read_text())["config"]
+    for node, values in (("vit", Vision.config_values(NONE, {})), ("llm", Policy.config_values(NONE, {}))):
+        scales = {"text_scale", "image_scale"}
+        assert {key: value for key, value in shipped[node].items() if key not in scales}.items() <= values.items()
+    facts = read_host(NONE, {})
+    assert facts.max_tokens == shipped["prompt"]["max_tokens"] and facts.image_size == shipped["vit"]["image_size"]
+
+
+def test_published_config_gives_the_published_sizes(tmp_path: Path) -> None:
+    checkpoint = reconfigured(
+        tmp_path,
+        lambda c: (
+            c.pop("tiny_override"),
+            c.update(
+                image_resolution=[224, 224],
+                chunk_size=50,
+                max_action_dim=32,
+                max_state_dim=32,
+                tokenizer_max_length=200,
+            ),
+        ),
+    )
+    assert Policy.config_values(checkpoint, {}) == Policy.config_values(NONE, {})
+    assert Vision.config_values(checkpoint, {}) == Vision.config_values(NONE, {})
+
+
+# --- no checkpoint
+
+
+def test_random_weights_of_given_sizes() -> None:
+    """What measurements run on: sizes from the binding, the same weights for the same seed, and a flow that works."""
+    vit = {"image_size": 28, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
+           "projection_dim": 32}  # fmt: skip
+    llm = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+           "head_dim": 8, "expert_hidden_size": 16, "expert_intermediate_size": 24, "chunk_size": 5, "max_action_dim": 3,
+           "image_tokens": 4}  # fmt: skip
+    vision, policy = Vision.load(NONE, vit, "cpu"), Policy.load(NONE, llm, "cpu")
+    assert same(policy.net, Policy.load(NONE, llm, "cpu").net)
+    assert not same(policy.net, Policy.load(NONE, {**llm, "seed": 1}, "cpu").net)
+    engine = TransformerEngine(PagedPool.from_bytes(geometry(policy.config), 1 << 20))
+    seen = vision.encode(torch.rand(2, 3, 28, 28, generator=torch.Generator().manual_seed(0)))
+    assert seen.shape == (8, 32) and seen.std() > 1e-4
+    contexts: list[Context] = look(engine, policy, [(seen, torch.arange(3))])
+    actions, path = flow(engine, policy, contexts, torch.ones(1, 5, 3), 2)
+    assert actions.shape == (1, 5, 3) and actions.isfinite().all() and all(v.abs().max() > 0 for v in path)
