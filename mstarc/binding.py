@@ -7,6 +7,7 @@ Takes the text of the file; gives a `Binding`, or coded findings with lines. `ch
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from mstarc.diagnostics import rules
@@ -23,6 +25,7 @@ from mstarc.ir.core import Program
 from mstarc.ir.types import Expr, ListOf, Lit
 from mstarc.source import SourceFile, Span
 
+DEEPEST = 40  # levels of a binding file
 Path: TypeAlias = tuple[str, ...]
 DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
@@ -34,10 +37,30 @@ def _plain_value(value: Any) -> Any:
             _plain_value(item)
         elif not isinstance(item, (bool, int, float, str)):
             raise ValueError("is neither a number, a text, a bool nor a list of these")
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ValueError("is not a finite number")
+        elif isinstance(item, int) and not -(2**63) <= item < 2**63:
+            raise ValueError("does not fit into 64 bits")
+    return value
+
+
+def _plain_tree(value: Any) -> Any:
+    """The same with mappings by text, and nulls."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError("has a key that is not text")
+        for item in value.values():
+            _plain_tree(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain_tree(item)
+    elif value is not None:
+        _plain_value(value)
     return value
 
 
 Value = Annotated[Any, AfterValidator(_plain_value)]
+Tree = Annotated[Any, AfterValidator(_plain_tree)]
 
 _MODEL = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=True)
 
@@ -92,7 +115,7 @@ class Binding(BaseModel):
     checkpoints: dict[str, Checkpoint] = {}
     components: dict[str, Component] = {}
     externs: dict[str, DottedPath] = {}
-    modalities: dict[str, Any] = {}
+    modalities: dict[str, Tree] = {}
     chat: Chat | None = None
 
     def value(self, path: str) -> Value | None:
@@ -127,7 +150,15 @@ def read_binding(source: SourceFile, report: Collector) -> Bound | None:
     """The binding, or None after findings MC901, MC902, MC906."""
     yaml = YAML(typ="safe", pure=True)
     try:
+        if _too_deep(source.text):
+            raise RecursionError
         root = yaml.compose(io.StringIO(source.text))
+        bad = None if root is None else _unusable(root)
+        if bad is not None:
+            message, node = bad
+            where = _span(source, node.start_mark.index, node.start_mark.index + 1)
+            report.report(rules.MC906, f"the binding file {message}", where)
+            return None
         content = YAML(typ="safe", pure=True).load(io.StringIO(source.text))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -137,6 +168,9 @@ def read_binding(source: SourceFile, report: Collector) -> Bound | None:
             f"the binding file is not YAML: {_first_line(error.problem or error.context).split(' with value')[0]}",
             where,
         )
+        return None
+    except RecursionError:
+        report.report(rules.MC906, "the binding file is nested too deeply", Span(source.path, 0, 0))
         return None
     except (YAMLError, ValueError) as error:
         report.report(rules.MC906, f"the binding file is not YAML: {_first_line(str(error))}", Span(source.path, 0, 0))
@@ -153,6 +187,34 @@ def read_binding(source: SourceFile, report: Collector) -> Bound | None:
         for problem in error.errors():
             _report_problem(bound, problem["type"], tuple(problem["loc"]), problem["msg"], report)
         return None
+
+
+def _too_deep(text: str) -> bool:
+    """Whether YAML is nested deeper than DEEPEST; read event by event, which stops there."""
+    depth = 0
+    for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEEPEST:
+            return True
+    return False
+
+
+def _unusable(root: Node) -> tuple[str, Node] | None:
+    """YAML that is not taken, and where: aliases (they can stand for endless or for huge values) and half surrogate pairs."""
+    seen: set[int] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            return "uses an anchor twice: write the value out", node
+        seen.add(id(node))
+        if isinstance(node, MappingNode):
+            todo += [item for pair in node.value for item in pair]
+        elif isinstance(node, SequenceNode):
+            todo += node.value
+        elif any("\ud800" <= character <= "\udfff" for character in str(node.value)):
+            return "holds text that is not valid Unicode", node
+    return None
 
 
 def _without_nulls(content: dict[Any, Any]) -> dict[Any, Any]:

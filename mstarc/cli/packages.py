@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from mstarc_runtime.abi.linked import Linked
 
 
+WRITE = "write it with `mstarc compile SPEC -o DIR`"
+
+
 @dataclass(frozen=True, slots=True)
 class Package:
     """A package that links."""
@@ -32,17 +35,17 @@ def read_package(folder: str) -> Plan:
     if not path.is_dir():
         what = "is a file; name the folder that `mstarc compile -o` wrote" if path.exists() else "does not exist"
         raise Failure(f"`{folder}` {what}", USAGE)
-    help = "write it with `mstarc compile SPEC -o DIR`"
     if not (path / "plan.json").is_file():
-        raise Failure(f"`{folder}` is no generated package: it has no plan.json", USAGE, help=help)
+        raise Failure(f"`{folder}` is no generated package: it has no plan.json", USAGE, help=WRITE)
     try:
         return read_plan(path)
     except PlanError as error:
-        raise Failure(str(error), help=help) from None
+        raise Failure(str(error), help=WRITE) from None
 
 
 def link_package(folder: str, placement: str | None) -> Package:
     """The package under a placement: a path, or a name in specs/placements or beside the spec. Raises Failure after the findings."""
+    from mstarc.ir.errors import IrTextError
     from mstarc.plan.link import link
     from mstarc.plan.placement import Placement, read_placement
 
@@ -51,7 +54,15 @@ def link_package(folder: str, placement: str | None) -> Package:
     placed = (
         Placement() if placement is None else read_placement(_placement_file(placement, Path(folder), plan), report)
     )
-    linked = None if placed is None else link(plan, placed, Path(folder), report)
+    try:
+        linked = None if placed is None else link(plan, placed, Path(folder), report)
+    except (
+        IrTextError,
+        LookupError,
+        TypeError,
+    ) as error:  # every text and key in it is as `mstarc compile` wrote it, or edited
+        what = f"{type(error).__name__}: {error}"
+        raise Failure(f"{Path(folder) / 'plan.json'} is damaged ({what})", help=WRITE) from error
     write_findings(report.findings())
     if linked is None:
         raise Failure(

@@ -191,11 +191,13 @@ def from_text(text: str, name: str = NAME) -> Plan:
         version = json.loads(text).get("format")
     except (ValueError, AttributeError) as error:
         raise PlanError(f"{name} is not a plan: {error}") from None
+    except RecursionError:
+        raise PlanError(f"{name} is not a plan: it is nested too deeply") from None
     if version != FORMAT:
         raise PlanError(f"{name} has format {version}, this compiler reads {FORMAT}: compile the spec again")
     try:
         return msgspec.json.decode(text, type=Plan)
-    except msgspec.ValidationError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PlanError(f"{name}: {error}") from None
 
 

@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,10 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
     except tomllib.TOMLDecodeError as error:
         report.report(MC608, f"the placement is not TOML: {_first(error)}", _at_line(source, error))
         return None
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, of brackets without end
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else "a number in it has too many digits"
+        report.report(MC608, f"the placement is not TOML: {what}", Span(source.path, 0, 0))
+        return None
     before = report.failed
     for key in content:
         if key not in _KEYS:
@@ -96,7 +101,7 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
     if not _is_rank(default, len(ranks)):
         node = _find(source, "", "default")
         report.report(
-            rules.MC601, f"`default = {default}` is no rank, so nodes that [place] leaves out have none", node
+            rules.MC601, f"`default = {_shown(default)}` is no rank, so nodes that [place] leaves out have none", node
         )
     if report.failed and not before:
         return None
@@ -121,16 +126,26 @@ def _line_span(source: SourceFile, line: int) -> Span:
 
 def _find(source: SourceFile, table: str, key: str) -> Span:
     """The line of `key = ` in `[table]`, of `[table.key]`, or the file's start."""
-    here = ""
-    for number, line in enumerate(source.text.split("\n"), 1):
+    return _lines(source).get(f"{table}.{key}" if table else key, Span(source.path, 0, 0))
+
+
+@lru_cache(maxsize=4)
+def _lines(source: SourceFile) -> Mapping[str, Span]:
+    """The first line of each header (`table`, `table.key`) and of each `key = ` in a table (`table.key`)."""
+    found: dict[str, Span] = {}
+    here, start = "", 0
+    for line in source.text.split("\n"):
+        size = len(line.encode())
         header = re.match(r"\s*\[\s*([^\]]+?)\s*\]", line)
+        key = None if header else re.match(r"\s*\"?([^\"=\s]+)\"?\s*=", line)
         if header:
             here = header[1].replace('"', "")
-            if here in (f"{table}.{key}", key if not table else ""):
-                return _line_span(source, number)
-        elif here == table and re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line):
-            return _line_span(source, number)
-    return Span(source.path, 0, 0)
+            found.setdefault(here, Span(source.path, start, start + max(1, size)))
+        elif key:
+            name = f"{here}.{key[1]}" if here else key[1]
+            found.setdefault(name, Span(source.path, start, start + max(1, size)))
+        start += size + 1
+    return found
 
 
 def _table(content: Mapping[str, Any], key: str, source: SourceFile, report: Collector) -> Mapping[str, Any]:
@@ -151,8 +166,10 @@ def _ranks(table: Mapping[str, Any], source: SourceFile, report: Collector) -> t
     found: dict[int, RankPlace] = {}
     for key, value in table.items():
         at = _find(source, "ranks", key)
-        if not key.isdigit() or not isinstance(value, dict):
-            report.report(MC608, f"`ranks.{key}` is not a rank's table", at, help="write `[ranks.0]`, `[ranks.1]`, …")
+        if not re.fullmatch(r"[0-9]{1,6}", key) or not isinstance(value, dict):
+            report.report(
+                MC608, f"`ranks.{key[:40]}` is not a rank's table", at, help="write `[ranks.0]`, `[ranks.1]`, …"
+            )
         elif int(key) in found:
             report.report(MC609, f"rank {int(key)} is described twice", at)
         else:
@@ -169,9 +186,11 @@ def _rank(key: str, table: Mapping[str, Any], source: SourceFile, report: Collec
         if name not in _RANK_KEYS:
             _unknown(name, _RANK_KEYS, _find(source, f"ranks.{key}", name), report)
     device, threads = table.get("device", "cpu"), table.get("threads", 0)
-    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", device):
         at = _find(source, f"ranks.{key}", "device")
-        report.report(MC607, f"device {device!r} of rank {key} is not built yet", at, help="write `cpu` or `cuda:0`")
+        report.report(
+            MC607, f"device {_shown(device)} of rank {key} is not built yet", at, help="write `cpu` or `cuda:0`"
+        )
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
         at = _find(source, f"ranks.{key}", "threads")
         report.report(MC608, f"`threads` of rank {key} is not a number from 0 to 1024", at)
@@ -184,10 +203,18 @@ def _place(table: Mapping[str, Any], ranks: int, source: SourceFile, report: Col
         if isinstance(value, list):
             report.report(MC607, f"node `{node}` on several ranks is not built yet", at, help="give it one rank")
         elif not _is_rank(value, ranks):
-            message = f"node `{node}` is placed on {value!r}, which is no rank"
+            message = f"node `{node}` is placed on {_shown(value)}, which is no rank"
             help_text = f"the file describes ranks 0 to {ranks - 1}" if ranks > 1 else "the file describes rank 0 only"
             report.report(MC606, message, at, subject=node, help=help_text)
     return {node: value for node, value in table.items() if _is_rank(value, ranks)}
+
+
+def _shown(value: object) -> str:
+    """A value in a message: its beginning, if it is long. A number can have more digits than Python prints."""
+    try:
+        return repr(value)[:60]
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def _is_rank(value: object, ranks: int) -> bool:

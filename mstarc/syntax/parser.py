@@ -22,6 +22,7 @@ from mstarc.syntax.machine import machine
 from mstarc.syntax.tokens import Segment, Token, segments, tokenize, unclosed
 
 BRACKETS = 40  # deepest nesting of brackets
+STACK = 2000  # symbols on the parser's stack; a text within the limits of depth needs a few hundred, and each step copies it
 
 
 def parse_walk(source: SourceFile, collector: Collector) -> ast.Model | None:
@@ -84,6 +85,9 @@ class _Parser:
         parser = machine().lark.parse_interactive("", start=start)
         for i, token in enumerate(segment.tokens):
             fed = LarkToken(_terminal(parser, token), token.text, start_pos=token.start, end_pos=token.end)
+            if len(parser.parser_state.value_stack) > STACK:
+                self._too_deep(self._at(token), DEEPEST)
+                return None
             before = parser.copy(deepcopy_values=False)
             try:
                 parser.feed_token(fed)
