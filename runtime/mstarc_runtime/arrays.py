@@ -90,7 +90,8 @@ class TorchArrays:
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         if isinstance(array, self.torch.Tensor):
-            host: np.ndarray[Any, Any] = array.detach().cpu().numpy()
+            plain = array.detach().cpu()
+            host: np.ndarray[Any, Any] = (plain.float() if plain.dtype == self.torch.bfloat16 else plain).numpy()
             return host
         return np.asarray(array)
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mstarc_runtime.conductor.engine import Engine
@@ -66,13 +67,14 @@ async def test_results_do_not_depend_on_ranks_or_order(tmp_path: Path, ranks: in
 
 async def test_rows_join_and_leave_one_batch(tmp_path: Path) -> None:
     async with serving(tmp_path, capacity=64) as engine:
-        long = await engine.submit("sums", {"start": 0}, {"steps": 3000})
+        long = await engine.submit("sums", {"start": 0}, {"steps": 100000})
         short = await engine.submit("sums", {"start": 10**6}, {"steps": 3})
-        out, _ = await asyncio.gather(outputs(long), outputs(short))
+        out = await outputs(short)
+        long.cancel()
     batches = [rows for name, rows in toy.LOG if name == "next"]
+    assert out["tensor"] == [10**6, 10**6 + 1, 10**6 + 2]
     assert [len(rows) for rows in batches].count(2) == 3
-    assert len(batches[0]) == len(batches[-1]) == 1
-    assert out["tensor"] == list(range(3000))
+    assert [rows[0] for rows in batches if rows[0] < 10**6] == list(range(len(batches)))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -194,3 +196,68 @@ async def test_bad_input_is_refused_by_name(tmp_path: Path, inputs: Any, params:
         with pytest.raises(BadRequest, match=field) as error:
             await engine.submit("sums", inputs, params)
     assert error.value.field == field
+
+
+# ------------------------------------------------------------------------------- one request's fault is no other's
+
+
+@asynccontextmanager
+async def strange(folder: Path, ranks: int, **changes: Any) -> AsyncIterator[Engine]:
+    """The toy with a phrase stream whose `cut` is given."""
+    linked = toy.linked(folder, ranks=ranks, capacity=64)
+    stream = msgspec.structs.replace(linked.streams[0], **changes)
+    linked = msgspec.structs.replace(linked, streams=[stream], externs={"cut": "tests.runtime.toy.cut"})
+    engine = Engine(linked, load_conductor(linked), LocalCluster(linked))
+    await engine.start()
+    try:
+        yield engine
+        assert engine.ready
+    finally:
+        await engine.stop()
+
+
+async def failing(run: RequestRun, message: str) -> None:
+    with pytest.raises(RequestFailed, match=message):
+        await outputs(run)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_a_cut_that_raises(tmp_path: Path, ranks: int) -> None:
+    phrase = {"policy": "phrase", "args": {"cut": "cut", "max": 2}, "at_end": "partial"}
+    async with strange(tmp_path, ranks, **phrase) as engine:
+        good = await engine.submit("sums", {"start": 0}, {"steps": 8})
+        bad = await engine.submit("sums", {"start": toy.UNCUTTABLE - 3}, {"steps": 8})
+        await failing(bad, "cannot cut")
+        assert (await outputs(good))["tensor"] == list(range(8))
+        again = await engine.submit("sums", {"start": 5}, {"steps": 2})
+        assert (await outputs(again))["tensor"] == [5, 6]
+
+
+async def test_values_of_other_shapes_share_a_loop_but_no_batch(tmp_path: Path) -> None:
+    async with serving(tmp_path) as engine:
+        starts: list[Any] = [1, [1, 2, 3], [[1], [2]], 10]
+        runs = [await engine.submit("gathered", {"start": start}, {"steps": 3}) for start in starts]
+        found = [(await outputs(run))["tensor"][0].tolist() for run in runs]
+    assert found == [[1, 2, 3], [1, 2, 3, 2, 3, 4, 3, 4, 5], [[1], [2], [2], [3], [3], [4]], [10, 11, 12]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_items_that_cannot_be_stacked(tmp_path: Path, ranks: int) -> None:
+    async with serving(tmp_path, ranks=ranks) as engine:
+        good = await engine.submit("general", {"start": 0}, {"steps": 6})
+        bad = await engine.submit("ragged", {"start": 0}, {"steps": 6})
+        await failing(bad, "walk `add` failed")
+        assert (await outputs(good))["scalar"] == [1, 5, 9]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("entry", ["unsendable", "unemittable", "unreturnable"])
+async def test_values_that_cannot_travel(tmp_path: Path, ranks: int, entry: str) -> None:
+    async with serving(tmp_path, ranks=ranks) as engine:
+        good = await engine.submit("sums", {"start": 0}, {"steps": 200})
+        bad = await engine.submit(entry, {"start": 0}, {"steps": 2})
+        if entry == "unsendable" and ranks == 1:
+            await failing(bad, "walk `add` failed")  # it never leaves the rank; adding it fails
+        else:
+            await failing(bad, "failed")
+        assert (await outputs(good))["tensor"] == list(range(200))

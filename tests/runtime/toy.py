@@ -46,8 +46,22 @@ class Adder:
         return xs.sum()
 
 
+UNCUTTABLE = 103
+
+
+def cut(state: Any, item: int) -> tuple[Any, bool]:
+    """Cuts after every item but one."""
+    if item == UNCUTTABLE:
+        raise ValueError(f"cannot cut {item}")
+    return item, True
+
+
 WORKER = """
+    import numpy as np
+
     from mstarc_runtime.program import ABSENT, WorkerProgram
+
+    STRANGE = np.array([object()], dtype=object)
 
 
     class Toy(WorkerProgram):
@@ -83,6 +97,25 @@ WORKER = """
                 i += 1
             return ()
 
+        def ragged(self, walk, count):
+            for i in range(count):
+                yield walk.send("numbers", np.zeros(i))
+            return ()
+
+        def unsendable(self, walk, count):
+            for i in range(count):
+                yield walk.send("numbers", STRANGE)
+            return ()
+
+        def unemittable(self, walk, count):
+            walk.emit("tensor", STRANGE)
+            yield walk.send("numbers", 1)
+            return ()
+
+        def unreturnable(self, walk, count):
+            yield walk.send("numbers", 1)
+            return (STRANGE,)
+
         def gather(self, walk, start):
             n, seen = yield walk.loop("gathering", self.gather_gathering, "times", walk.params.steps, (start,))
             walk.emit("tensor", seen)
@@ -98,14 +131,15 @@ CONDUCTOR = """
 
     NUMBER = Input("start", "tensor", dtype="i64")
     OUT = (("scalar", False), ("tensor", False))
+    STRANGE = ("ragged", "unsendable", "unemittable", "unreturnable")
 
 
     class Toy(ConductorProgram):
         PARAMS = (Param("steps", "int", default=5, low=0, high=100000), Param("limit", "int", default=-1, low=-1, high=10**9))
-        ENTRIES = tuple(Entry(n, (NUMBER,), OUT) for n in ("sums", "early", "alone", "general", "gathered", "twice", "starved"))
+        ENTRIES = tuple(Entry(n, (NUMBER,), OUT) for n in ("sums", "early", "alone", "general", "gathered", "twice", "starved", *STRANGE))
         ARMS = {
             f"{n}_{arm}": ((("numbers",), ()) if arm == "a" else ((), ("numbers",)))
-            for n in ("sums", "early", "alone", "general", "starved") for arm in ("a", "b")
+            for n in ("sums", "early", "alone", "general", "starved", *STRANGE) for arm in ("a", "b")
         }
         RESULTS = {"count": 1, "gather": 2}
 
@@ -127,6 +161,26 @@ CONDUCTOR = """
         def twice(self, request):
             (n,) = yield request.walk("count", request.inputs.start, request.params.limit, closes=("numbers",))
             (n,) = yield request.walk("count", n, request.params.limit)
+
+        def ragged(self, request):
+            yield request.together(a=self.calling(request, "ragged"), b=self.adding(request))
+
+        def unsendable(self, request):
+            yield request.together(a=self.calling(request, "unsendable"), b=self.adding(request))
+
+        def unemittable(self, request):
+            yield request.together(a=self.calling(request, "unemittable"), b=self.adding(request))
+
+        def unreturnable(self, request):
+            yield request.together(a=self.calling(request, "unreturnable"), b=self.adding(request))
+
+        def calling(self, request, walk):
+            yield request.walk(walk, request.params.steps)
+
+        def ragged_need(self, request, need, count): ...
+        def unsendable_need(self, request, need, count): ...
+        def unemittable_need(self, request, need, count): ...
+        def unreturnable_need(self, request, need, count): ...
 
         def starved(self, request):
             yield request.together(b=self.adding(request))
@@ -153,6 +207,9 @@ CONDUCTOR = """
         def add_need(self, request, need): ...
         def one_need(self, request, need): ...
 """
+
+
+STRANGE = ("ragged", "unsendable", "unemittable", "unreturnable")
 
 
 def linked(folder: Path, ranks: int = 1, capacity: int = 4, fail_at: int = 10**9) -> Linked:
@@ -200,6 +257,7 @@ def linked(folder: Path, ranks: int = 1, capacity: int = 4, fail_at: int = 10**9
         walks=[
             WalkLink(name="count", rank=0, nodes=["counter"], sends=["numbers"]),
             WalkLink(name="slow", rank=0, nodes=["counter"], sends=["numbers"]),
+            *[WalkLink(name=name, rank=0, nodes=["counter"], sends=["numbers"]) for name in STRANGE],
             WalkLink(name="gather", rank=0, nodes=["counter"]),
             WalkLink(name="add", rank=sink, nodes=["adder"], takes=["numbers"]),
             WalkLink(name="one", rank=sink, nodes=["adder"], takes=["numbers"]),

@@ -27,6 +27,7 @@ from mstarc_runtime.abi.messages import (
     WalkEnded,
     WalkFailed,
 )
+from mstarc_runtime.abi.values import WireError
 from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.program import WorkerProgram, rich
@@ -77,7 +78,7 @@ class Rank:
             case Open(request=request):
                 self.sessions[request] = Session(self, message)
                 for held in self._early.pop(request, ()):
-                    self._handle_session(self.sessions[request], held)
+                    self._handle_guarded(self.sessions[request], held)
             case Finish(request=request):
                 self._finish(request)
             case Items() | EndOfStream() | Credit() if message.request not in self.sessions:
@@ -86,7 +87,7 @@ class Rank:
             case Start() | CloseStream() | SinkStream() | Items() | EndOfStream() | Credit():
                 session = self.sessions.get(message.request)
                 if session is not None:
-                    self._handle_session(session, message)
+                    self._handle_guarded(session, message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
 
@@ -102,6 +103,13 @@ class Rank:
         if len(self._over) > REMEMBERED:
             self._over.pop(next(iter(self._over)))
         self.port.send(CONDUCTOR, Freed(request, counts))
+
+    def _handle_guarded(self, session: Session, message: Message) -> None:
+        """Whatever a message of a request raises is that request's failure, and no other's."""
+        try:
+            self._handle_session(session, message)
+        except Exception as error:
+            self.fail_session(session, error)
 
     def _handle_session(self, session: Session, message: Message) -> None:
         match message:
@@ -123,6 +131,9 @@ class Rank:
     def _start(self, session: Session, start: Start) -> None:
         run = WalkRun(self, session, start.run, start.walk, start.scope, start.closes)
         session.runs[start.run] = run
+        if session.broken is not None:
+            self.fail(run, session.broken)
+            return
         run.steps = getattr(self.program, start.walk)(run, *[rich(value) for value in start.args])
         self.scheduler.resume_later(run, None)
 
@@ -140,7 +151,20 @@ class Rank:
             self._flushes.popleft()()
         if self._emitted:
             events, self._emitted = self._emitted, []
+            self._send_events(events)
+
+    def _send_events(self, events: list[tuple[int, str, str, Any, dict[str, Any]]]) -> None:
+        """One message for all; if a value in it cannot travel, one by one, and only its request fails."""
+        try:
             self.port.send(CONDUCTOR, Emitted(events))
+        except WireError as error:
+            if len(events) == 1:
+                session = self.sessions.get(events[0][0])
+                if session is not None:
+                    self.fail_session(session, error)
+                return
+            for event in events:
+                self._send_events([event])
 
     def flush_later(self, flush: Callable[[], None]) -> None:
         self._flushes.append(flush)
@@ -148,20 +172,27 @@ class Rank:
     def walk_ended(self, run: WalkRun, results: Sequence[Any] | None) -> None:
         """A coroutine returned: close the streams that end with it and report."""
         session = run.session
+        host = [self.host_value(value) for value in results or ()]
         for stream in run.closes:
             self.stream_out(session, stream, run.scope).close()
-        session.end_run(run)
         counts = {**run.counts, **session.context_lengths()}
-        host = [self.host_value(value) for value in results or ()]
         self.flush()
-        self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, host, run.causes, counts))
+        if run.alive:  # what it emitted or sent last may have failed it
+            self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, host, run.causes, counts))
+            session.end_run(run)
+
+    def fail_session(self, session: Session, error: BaseException) -> None:
+        """Something outside a walk raised for this request: every walk of it fails, the ones that come too."""
+        session.broken = session.broken or error
+        for run in list(session.runs.values()):
+            self.fail(run, error)
 
     def fail(self, run: WalkRun, error: BaseException) -> None:
         """A walk raised: that request fails, no other is touched."""
         if not run.alive:
             return
         run.session.end_run(run)
-        run.steps.close()
+        run.close()
         if isinstance(error, RequestFailed | BadRequest):
             text, status = str(error), error.status
         else:

@@ -161,10 +161,13 @@ class RegionLoop:
         self.carry: tuple[Any, ...] = ()
         self.fixed: tuple[Any, ...] = ()
 
-    def join(self, row: Row) -> None:
-        """A request reaches the loop."""
-        arrays = self.rank.arrays
-        self.waiting.append((row, tuple(arrays.asarray(value) for value in row.wait.carry)))
+    def join(self, row: Row, carry: tuple[Any, ...]) -> None:
+        """A request reaches the loop, its initial values as arrays."""
+        self.waiting.append((row, carry))
+
+    def empty(self) -> bool:
+        """Whether no request is inside."""
+        return not self.rows and not self.waiting
 
     def has_work(self) -> bool:
         """Whether a turn is due: a row runs, wants to join, or has to be parked. Parked rows are woken by their stream."""
@@ -303,5 +306,9 @@ class RegionLoop:
             run.causes[wait.label] = why
         run.counts[wait.label] = row.iteration
         names = self.rank.collects(self.name)
-        gathered = tuple(self.rank.arrays.cat(row.collected.get(name, [])) for name in names)
+        try:
+            gathered = tuple(self.rank.arrays.cat(row.collected.get(name, [])) for name in names)
+        except Exception as error:  # items that do not fit together: this request's
+            self.rank.fail(run, error)
+            return
         self.rank.scheduler.resume_later(run, carried + gathered)

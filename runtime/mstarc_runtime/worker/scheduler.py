@@ -92,7 +92,7 @@ class Scheduler:
         self._resumable: deque[tuple[WalkRun, Any]] = deque()
         self._calls: dict[str, CallGroup] = {}
         self._externs: dict[str, ExternGroup] = {}
-        self._loops: dict[str, RegionLoop] = {}
+        self._loops: dict[tuple[str, Any], RegionLoop] = {}  # by region and shapes
 
     def ready(self, group: Group) -> None:
         """The group has, or may have, work for a turn."""
@@ -106,8 +106,10 @@ class Scheduler:
 
     def forget_dead(self) -> None:
         """Drop what still refers to walks that are over."""
-        for loop in self._loops.values():
+        for key, loop in list(self._loops.items()):
             loop.forget_dead()
+            if loop.empty() and id(loop) not in self._queued:
+                del self._loops[key]
 
     def idle(self) -> bool:
         """Whether nothing can run until a message arrives."""
@@ -134,15 +136,19 @@ class Scheduler:
                 self._resume(run, value)
 
     def _resume(self, run: WalkRun, value: Any) -> None:
-        """Run a coroutine until it has to wait, ends or fails."""
-        while True:
+        """Run a coroutine until it has to wait, ends or fails. What it raises, or what it waits for, is its own failure."""
+        try:
+            self._advance(run, value)
+        except Exception as error:
+            self.rank.fail(run, error)
+
+    def _advance(self, run: WalkRun, value: Any) -> None:
+        assert run.steps is not None
+        while run.alive:
             try:
                 wait = run.steps.send(value)
             except StopIteration as end:
                 self.rank.walk_ended(run, end.value)
-                return
-            except Exception as error:
-                self.rank.fail(run, error)
                 return
             match wait:
                 case SendWait() if self._try_send(run, wait):
@@ -166,11 +172,8 @@ class Scheduler:
                 externs.queue.append((run, wait))
                 self.ready(externs)
             case LoopWait():
-                name = wait.body.__name__
                 run.waiting = f"loop {wait.label}"
-                loop = self._loops.setdefault(name, RegionLoop(self.rank, name, self.max_rows))
-                loop.join(Row(run, wait))
-                self.ready(loop)
+                self._join(run, wait)
             case SendWait(stream=stream):
                 run.waiting = f"credit of stream {stream}"
                 out = self.rank.stream_out(run.session, stream, run.scope)
@@ -185,10 +188,27 @@ class Scheduler:
             case _:
                 raise TypeError(f"walk {run.name} yielded {wait!r}, which no verb gives")
 
+    def _join(self, run: WalkRun, wait: LoopWait) -> None:
+        """Enter the loop together with requests whose values have the same shapes: a batch is one array per value."""
+        asarray = self.rank.arrays.asarray
+        carry = tuple(asarray(value) for value in wait.carry)
+        fixed = tuple(asarray(value) for value in wait.fixed)
+        key = (wait.body.__name__, tuple((tuple(value.shape), str(value.dtype)) for value in carry + fixed))
+        loop = self._loops.get(key)
+        if loop is None:
+            loop = self._loops[key] = RegionLoop(self.rank, wait.body.__name__, self.max_rows)
+        loop.join(Row(run, wait), carry)
+        self.ready(loop)
+
     def _retry(self, run: WalkRun, wait: SendWait | TakeWait) -> None:
         """What a send or take waited for may be there now."""
-        if not run.alive:
-            return
+        if run.alive:
+            try:
+                self._try_again(run, wait)
+            except Exception as error:
+                self.rank.fail(run, error)
+
+    def _try_again(self, run: WalkRun, wait: SendWait | TakeWait) -> None:
         if isinstance(wait, SendWait):
             if self._try_send(run, wait):
                 self.resume_later(run, None)

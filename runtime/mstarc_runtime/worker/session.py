@@ -48,6 +48,7 @@ class Session:
         self.ins: dict[tuple[str, int], StreamIn] = {}
         self.runs: dict[int, WalkRun] = {}
         self.alive = True
+        self.broken: BaseException | None = None  # why no walk of the request can run here any more
 
     def context(self, name: str) -> Any | None:
         """The request's context of that name, made empty on first use; None if it is switched off."""
@@ -95,7 +96,7 @@ class Session:
         self.alive = False
         for run in list(self.runs.values()):
             run.alive = False
-            run.steps.close()
+            run.close()
         self.runs.clear()
         self.drop(tuple(self.contexts))
         self.outs.clear()

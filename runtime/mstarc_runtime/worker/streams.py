@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mstarc_runtime.abi.messages import Credit, EndOfStream, Items
+from mstarc_runtime.abi.values import WireError
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank
@@ -64,7 +65,10 @@ class StreamOut:
             first = self.sent - len(self._unsent)
             items = Items(self.session.request, self.stream, self.scope, first, self._unsent)
             self._unsent = []
-            self.rank.port.send(self.sink_rank, items)
+            try:
+                self.rank.port.send(self.sink_rank, items)
+            except WireError as error:
+                self.rank.fail_session(self.session, error)
 
     def close(self) -> None:
         """No further item. The end is a message of its own, after the last item, once."""
@@ -122,14 +126,25 @@ class StreamIn:
 
     def accept(self, item: Any) -> None:
         """One more item, in order."""
+        try:
+            self._accept(item)
+        except (
+            Exception
+        ) as error:  # the author's `cut`, called in the producer's turn: the fault is this request's alone
+            self.rank.fail_session(self.session, error)
+
+    def _accept(self, item: Any) -> None:
         self.received += 1
-        if self.cut is None:
-            self.chunker.push(item)
-        else:
-            self.cut_state, here = self.cut(self.cut_state, self.rank.arrays.to_host(item).item())
-            self.chunker.push(item, cut=bool(here))
+        self.chunker.push(item, cut=self._cuts(item))
         if self.chunker.ready():
             self.wake()
+
+    def _cuts(self, item: Any) -> bool:
+        """Whether a phrase ends with this item."""
+        if self.cut is None:
+            return False
+        self.cut_state, here = self.cut(self.cut_state, self.rank.arrays.to_host(item).item())
+        return bool(here)
 
     def end(self, total: int) -> None:
         """The end of the stream, once; `total` items were sent."""

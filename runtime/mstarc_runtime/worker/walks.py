@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,12 @@ class WalkRun:
         self.counts: dict[str, int] = {}
         self.alive = True
         self.waiting = "its first step"
-        self.steps: Steps
+        self.steps: Steps | None = None
+
+    def close(self) -> None:
+        """End the coroutine, unless it is the one that runs now: it ends at its next wait, and nobody resumes it."""
+        if self.steps is not None and inspect.getgeneratorstate(self.steps) != inspect.GEN_RUNNING:
+            self.steps.close()
 
     @property
     def params(self) -> Any:
