@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,7 +22,7 @@ from mstarc.source import Span
 from mstarc.syntax import ast
 
 
-class Body:
+class Body(ABC):
     """Lowers the statements of one walk or request into blocks of operations. It is the scope of their expressions."""
 
     def __init__(self, program: core.Program, symbols: Symbols, declarations: Declarations, report: Collector) -> None:
@@ -59,9 +60,9 @@ class Body:
             self.statement(statement)
         self.places.pop()
 
+    @abstractmethod
     def statement(self, tree: ast.Stmt) -> None:
         """One statement, onto `self.ops`."""
-        raise NotImplementedError
 
     def guarded(self, tree: ast.Guarded) -> None:
         """`statement when condition`: what it binds may be absent afterwards."""
@@ -209,9 +210,9 @@ class Body:
         self._wrong_results(tree, len(found), 1)
         return poison(tree.span, "device")
 
+    @abstractmethod
     def call(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Sequence[core.Value | None] | None:
         """Lower a call as an operation. Binds `targets` to its results, or makes unnamed values; None after an error."""
-        raise NotImplementedError
 
     def results(
         self, ports: Sequence[tuple[str, Type | None]], targets: Sequence[ast.Name] | None, phase: Phase, tree: ast.Call

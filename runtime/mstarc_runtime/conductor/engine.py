@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import math
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -44,13 +42,12 @@ from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.conductor.admission import Needs, check_limits, dry_run
 from mstarc_runtime.conductor.params import check_inputs, check_params
 from mstarc_runtime.conductor.requests import Event, RequestRun, run_program
+from mstarc_runtime.conductor.room import Room
 from mstarc_runtime.errors import BadRequest, Busy, RequestFailed, RuntimeFault, Unavailable
 from mstarc_runtime.program import ConductorProgram, plain
 
 log = logging.getLogger("mstarc.conductor")
 
-MAX_RUNNING = 64
-MAX_WAITING = 64
 DEADLINE_S = 600.0
 START_TRIES = 3  # deaths in a row of a rank that has never been ready: then the start is given up
 NO_SCOPE = 0  # of walks outside any `together`: their streams have one end only
@@ -87,7 +84,6 @@ class Engine:
         }
         self.running: dict[int, RequestRun] = {}
         self._freeing: dict[int, tuple[RequestRun, set[int]]] = {}
-        self._waiting: deque[tuple[RequestRun, asyncio.Future[None]]] = deque()
         self._walks: dict[int, tuple[RequestRun, int, asyncio.Future[list[Any]]]] = {}
         self._numbers = itertools.count(1)
         self._scopes = itertools.count(1)
@@ -97,11 +93,10 @@ class Engine:
         self._stopping = False
         self._stillborn: dict[int, int] = {}  # rank -> deaths before its first `Ready`
         self._seen_ready: set[int] = set()
-        self._used: dict[tuple[int, str], int] = {}
         self._limits = {context.name: context.max for context in linked.contexts}
         self._walk_links = {walk.name: walk for walk in linked.walks}
         self._streams = {stream.name: stream for stream in linked.streams}
-        self._homes = _context_homes(linked)
+        self._room = Room(linked, self._ready, lambda: self.ready)
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="extern")
         self._progress: Callable[[Loading], None] | None = None
 
@@ -129,9 +124,7 @@ class Engine:
         if self._stopping:
             return
         self._stopping = True
-        for _, future in self._waiting:
-            if not future.done():
-                future.set_exception(Unavailable("the server is shutting down"))
+        self._room.close()
         tasks = [run.task for run in self.running.values() if run.task is not None]
         for task in tasks:
             task.cancel()
@@ -162,9 +155,9 @@ class Engine:
         """What the conductor itself holds; all return to zero when nothing runs."""
         return {
             "running": float(len(self.running)),
-            "waiting": float(len(self._waiting)),
+            "waiting": float(self._room.waiting),
             "freeing": float(len(self._freeing)),
-            "pages_reserved": float(sum(self._used.values())),
+            "pages_reserved": float(self._room.pages),
             "walks": float(len(self._walks)),
         }
 
@@ -185,7 +178,10 @@ class Engine:
         try:
             async with _within(deadline_s, "the externs of its inputs"):
                 run = await self._check(entry, inputs, params or {}, frozenset(wants), seed)
-            await self._admit(run)
+            await self._room.enter(run)
+            if not self.ready:  # a rank was lost, or the server stopped, while the request stood in line
+                self._room.leave(run)
+                raise Unavailable(self.why_not_ready())
         except BadRequest:
             self.counters["refused"] += 1
             raise
@@ -193,6 +189,7 @@ class Engine:
             self.counters["busy"] += 1
             raise
         self.counters["admitted"] += 1
+        self.running[run.number] = run
         run.task = asyncio.create_task(self._run(run, deadline_s), name=f"request {run.number}")
         return run
 
@@ -218,71 +215,8 @@ class Engine:
         needs = Needs(self._limits, off)
         await self.in_thread(lambda: dry_run(run, needs, self.program))
         check_limits(needs, self._limits, entry.inputs[0].name if entry.inputs else "request")
-        run.pages = self._pages(needs)
+        run.pages = self._room.pages_of(needs)
         return run
-
-    def _pages(self, needs: Needs) -> dict[tuple[int, str], int]:
-        """Pages the request may hold at most, per rank and cache."""
-        pages: dict[tuple[int, str], int] = {}
-        for context, entries in needs.peak.items():
-            cache, ranks = self._homes[context]
-            for rank in ranks:
-                per_page = self._ready[rank].pools.get(cache, (0, 1))[1] if rank in self._ready else 1
-                pages[rank, cache] = pages.get((rank, cache), 0) + math.ceil(entries / per_page)
-        for (rank, cache), count in pages.items():
-            total = self._ready[rank].pools.get(cache, (0, 1))[0] if rank in self._ready else 0
-            if count > total:
-                raise BadRequest(f"the request needs {count} pages of cache `{cache}`; the pool has {total}", "request")
-        return pages
-
-    def _fits(self, run: RequestRun) -> bool:
-        if len(self.running) + len(self._freeing) >= MAX_RUNNING:
-            return False
-        return all(
-            self._used.get(key, 0) + count <= self._ready[key[0]].pools[key[1]][0]
-            for key, count in run.pages.items()
-            if key[0] in self._ready
-        )
-
-    async def _admit(self, run: RequestRun) -> None:
-        """Reserve the request's pages, waiting in line for room. The line is short: beyond it, 429."""
-        if not self._waiting and self._fits(run):
-            self._reserve(run)
-            return
-        if len(self._waiting) >= MAX_WAITING:
-            raise Busy(f"{len(self.running)} requests run and {len(self._waiting)} wait", retry_after=2.0)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (run, future)
-        self._waiting.append(place)
-        try:
-            await asyncio.wait_for(future, 120.0)
-        except TimeoutError:
-            raise Busy("no room within 120 s", retry_after=10.0) from None
-        except asyncio.CancelledError:
-            if run.number in self.running:  # room was found in the moment in which the caller left
-                self._free(run)
-            raise
-        finally:
-            if place in self._waiting:
-                self._waiting.remove(place)
-                self._admit_waiting()
-
-    def _reserve(self, run: RequestRun) -> None:
-        self.running[run.number] = run
-        for key, count in run.pages.items():
-            self._used[key] = self._used.get(key, 0) + count
-
-    def _admit_waiting(self) -> None:
-        while self._waiting and self.ready:
-            run, future = self._waiting[0]
-            if future.done():
-                self._waiting.popleft()
-            elif self._fits(run):
-                self._waiting.popleft()
-                self._reserve(run)
-                future.set_result(None)
-            else:
-                return
 
     async def _run(self, run: RequestRun, deadline_s: float) -> None:
         """Run a request's program to its end, whatever end that is, and free what it held."""
@@ -326,9 +260,7 @@ class Engine:
         if not ranks:
             del self._freeing[number]
             run.freed.set()
-            for key, count in run.pages.items():
-                self._used[key] -= count
-            self._admit_waiting()
+            self._room.leave(run)
 
     # -------------------------------------------------------------------------------------------- for the request programs
 
@@ -443,7 +375,7 @@ class Engine:
         self._seen_ready.add(rank)
         if len(self._ready) == len(self.linked.ranks):
             self._ready_event.set()
-            self._admit_waiting()
+            self._room.advance()
 
     def _on_walk_ended(self, message: WalkEnded) -> None:
         found = self._walks.get(message.run)
@@ -493,17 +425,6 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise RequestFailed(f"the deadline of {seconds:g} s passed while waiting for {what}", 504) from None
-
-
-def _context_homes(linked: Linked) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """context -> (cache, ranks whose walks touch it)."""
-    return {
-        context.name: (
-            context.cache,
-            tuple(sorted({walk.rank for walk in linked.walks if context.name in walk.contexts})),
-        )
-        for context in linked.contexts
-    }
 
 
 def _present(entry: Any, inputs: Any) -> frozenset[str]:
