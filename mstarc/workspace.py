@@ -15,7 +15,8 @@ from mstarc.binding import Binding, Bound, check_binding, read_binding, with_con
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Diagnostic
 from mstarc.ir.core import Program
-from mstarc.passes.pipeline import PassFailed, run_checks
+from mstarc.ir.errors import PassFailed
+from mstarc.passes.checks import run_checks
 from mstarc.source import SourceFile, Span
 
 T = TypeVar("T")
@@ -48,6 +49,13 @@ class Model:
     program: Program | None
     binding: Binding | None
     checked: Checked
+
+    @property
+    def bound(self) -> Program | None:
+        """The program with the binding's config values in place: what passes work on."""
+        if self.program is None or self.binding is None:
+            return self.program
+        return with_config(self.program, self.binding)
 
     @property
     def failed(self) -> bool:

@@ -50,14 +50,6 @@ class PictureFormat(StrEnum):
     dot = "dot"
 
 
-class PassName(StrEnum):
-    """The passes after which the IR can be shown."""
-
-    LOWER = "lower"
-    BIND = "bind"
-    FORM_REGIONS = "form-regions"
-
-
 def verb(command: Callable[P, int]) -> Callable[P, None]:
     """A command whose result is the exit status and that raises nothing else."""
 
@@ -191,15 +183,38 @@ def compile_(
 def ir(
     path: SpecOrPackage,
     after: Annotated[
-        PassName,
-        typer.Option(help="After which pass: as lowered; with the binding's config values; with its regions named."),
-    ] = PassName.LOWER,
+        str | None,
+        typer.Option(metavar="PASS", help="After which pass; `mstarc opt --list` names them. Default: lower."),
+    ] = None,
+    after_all: Annotated[
+        bool, typer.Option("--after-all", help="After each pass that changes or says something.")
+    ] = False,
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="PASS PASS", help="How the text after the second pass differs from that after the first."),
+    ] = None,
     format: Product = ProductFormat.text,
 ) -> int:
-    """Print the intermediate form of a spec."""
-    from mstarc.cli.showing import run_ir
+    """Print the intermediate form of a spec: what passes make of it, and what they find out about it."""
+    from mstarc.cli.passes import IrCall, run_ir
 
-    return run_ir(path, after.value, format.value)
+    return run_ir(IrCall(path, after, after_all, diff, format.value))
+
+
+@app.command(rich_help_panel="Look inside")
+@verb
+def opt(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="IR text, as `mstarc ir` prints it; - for stdin.")] = "-",
+    passes: Annotated[
+        str, typer.Option("-p", "--passes", metavar="PASS,PASS…", help="Which passes to run, in this order.")
+    ] = "",
+    listed: Annotated[bool, typer.Option("--list", help="Name the passes.")] = False,
+    format: Product = ProductFormat.text,
+) -> int:
+    """Run passes on IR text and print the result; what analyses find follows as comments."""
+    from mstarc.cli.passes import OptCall, run_opt
+
+    return run_opt(OptCall(file, passes, listed, format.value))
 
 
 @app.command(rich_help_panel="Look inside")

@@ -93,7 +93,7 @@ def _show_faults(findings: Iterable[Diagnostic]) -> None:
 
     from mstarc import frontend
     from mstarc.diagnostics import rules
-    from mstarc.passes.pipeline import run_checks
+    from mstarc.passes.checks import run_checks
 
     for finding in findings:
         if finding.rule is not rules.MC000:

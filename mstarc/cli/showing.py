@@ -1,11 +1,9 @@
-"""`mstarc ir` and `mstarc graph`: a program as text or as a picture. Takes a spec (or a package, whose spec it reads); prints."""
+"""`mstarc graph`: a program as a picture. Takes a spec (or a package, whose spec it reads); prints."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from mstarc.cli.checking import single_model
 from mstarc.cli.findings import write_findings
@@ -13,7 +11,6 @@ from mstarc.cli.guard import FINDINGS, INTERNAL, OK, USAGE, Failure
 from mstarc.ir.core import Program
 from mstarc.workspace import Model, load_model
 
-Pass: TypeAlias = Literal["lower", "bind", "form-regions"]
 PICTURES = (".html", ".mmd", ".dot")
 
 
@@ -37,48 +34,6 @@ def _spec_of(path: str) -> str:
     if not spec.is_file():
         raise Failure(f"`{path}` was made from `{spec}`, which does not exist", USAGE)
     return str(spec)
-
-
-def run_ir(path: str, after: Pass, format: str) -> int:
-    """Print the program after a pass: `lower` as written; `bind` with the binding's config values in place; `form-regions` with a
-    comment for each loop that runs for many requests at once (the text form skips comments, JSON has none).
-    """
-    from mstarc.ir.text import print_program, to_json
-
-    program = program_after(read_model(path), after)
-    sys.stdout.write(to_json(program) if format == "json" else print_program(program))
-    if after == "form-regions" and format == "text":
-        sys.stdout.write("".join(f"# {line}\n" for line in region_lines(program)))
-    return OK
-
-
-def region_lines(program: Program) -> Iterator[str]:
-    """One line for each loop: whether it is a region, and what it reads from outside."""
-    from mstarc.ir.core import Loop
-    from mstarc.ir.visit import every_op
-    from mstarc.passes.form_regions import form_regions
-
-    for walk in program.walks:
-        regions = form_regions(walk, program)
-        for loop in (op for op in every_op(walk.body) if isinstance(op, Loop)):
-            region = regions.get(loop.label)
-            if region is None:
-                yield f"loop {walk.name}.{loop.label}: in the coroutine of its walk"
-            else:
-                fixed = ", ".join(f"%{ident}" for ident in region.fixed) or "nothing"
-                yield f"loop {walk.name}.{loop.label}: region `{region.method}`, reads {fixed} from outside"
-
-
-def program_after(model: Model, after: Pass) -> Program:
-    """The program after a pass. Raises Failure if there is no binding to put in place."""
-    assert model.program is not None
-    if after != "bind":
-        return model.program
-    if model.binding is None:
-        raise Failure(f"`{model.path}` has no binding file, so there is nothing to put in place")
-    from mstarc.binding import with_config
-
-    return with_config(model.program, model.binding)
 
 
 def run_graph(path: str, output: Path | None, format: str | None) -> int:

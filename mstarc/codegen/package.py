@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from mstarc import __version__
 from mstarc.binding import Binding
 from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.render import render
+from mstarc.passes.pipeline import rewritten
 from mstarc.plan.build import build_plan
 from mstarc.plan.model import NAME, Plan, PlanError, SpecPlan, from_text, read_plan, sha256_of, to_text
 from mstarc.source import SourceFile
@@ -60,12 +61,14 @@ def compile_model(spec: Path, package: Path) -> Compiled:
         binding=_relative(binding_path, package),
         digest=sha256_of(source.text, beside.text),
     )
+    # Configs stay open in the package: a checkpoint may say other values at link.
+    program = replace(rewritten(model.bound or model.program), configs=model.program.configs)
     try:
-        files = render(model.program, spec.name)
+        files = render(program, spec.name)
         _check_budget(files, model)
     except NotBuilt as fault:
         return Compiled(model, {}, None, fault)
-    plan = build_plan(model.program, model.binding or Binding(), where, source)
+    plan = build_plan(program, model.binding or Binding(), where, source)
     plan = msgspec.structs.replace(plan, files={name: sha256_of(text) for name, text in sorted(files.items())})
     return Compiled(model, files | {NAME: to_text(plan)}, plan)
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mstarc.ir.core import Program
+
 
 class InternalError(Exception):
     """A fact that an earlier stage promised does not hold: a fault of the compiler, or of a hand-written IR file."""
@@ -21,3 +26,12 @@ class VerifyError(InternalError):
     def __init__(self, violations: tuple[str, ...]) -> None:
         super().__init__("the IR breaks its own rules:\n  " + "\n  ".join(violations))
         self.violations = violations
+
+
+class PassFailed(InternalError):
+    """A pass raised: a fault of the compiler. `name` is the pass, `before` the program that it was given, if it was given one."""
+
+    def __init__(self, name: str, cause: BaseException, before: Program | None = None) -> None:
+        super().__init__(f"pass `{name}` failed: {type(cause).__name__}: {cause}")
+        self.name = name
+        self.before = before

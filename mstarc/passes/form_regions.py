@@ -9,7 +9,7 @@ language asks for (a consumer may need the first item to make room for the secon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mstarc.ir.core import (
@@ -187,3 +187,20 @@ def _joined(a: int | None, b: int | None) -> int | None:
 def loops_of(block: Block) -> Iterable[Loop]:
     """Every loop of a block."""
     return (op for op in every_op(block) if isinstance(op, Loop))
+
+
+def regions_of(program: Program) -> dict[str, dict[str, Region]]:
+    """The regions of every walk, by walk and loop label."""
+    return {walk.name: form_regions(walk, program) for walk in program.walks}
+
+
+def say_regions(program: Program, regions: dict[str, dict[str, Region]]) -> Iterator[str]:
+    """One line for each loop: whether it is a region, and what it reads from outside."""
+    for walk in program.walks:
+        for loop in loops_of(walk.body):
+            region = regions[walk.name].get(loop.label)
+            if region is None:
+                yield f"loop {walk.name}.{loop.label}: in the coroutine of its walk"
+            else:
+                fixed = ", ".join(f"%{ident}" for ident in region.fixed) or "nothing"
+                yield f"loop {walk.name}.{loop.label}: region `{region.method}`, reads {fixed} from outside"

@@ -1,47 +1,88 @@
-"""The checks in order. Takes a program and a collector; every check reports and goes on.
+"""The one pipeline: every pass on IR by name, in order. Codegen runs its rewrites; `mstarc ir` and `mstarc opt` show any of it.
 
-Checks of a later stage assume what an earlier one proved, so a stage with errors is the last one that runs.
+A pass is pure. A `Rewrite` takes a program and gives a program; an `Analysis` takes a program and gives facts, with a printer that says
+them as lines. Passes work on a program with the binding's config values in place (`Model.bound`) that has passed the checks; they may
+not assume that another rewrite has run. To add one: write a module in `passes/`, and a row here at its place in the order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Program
-from mstarc.passes.check_contexts import check_contexts
-from mstarc.passes.check_control import check_control
-from mstarc.passes.check_loops import check_loops
-from mstarc.passes.check_overlap import check_overlap
-from mstarc.passes.check_params import check_params
-from mstarc.passes.check_requests import check_requests
-from mstarc.passes.check_schedule import check_schedule
-from mstarc.passes.check_streams import check_streams
+from mstarc.ir.errors import PassFailed
+from mstarc.ir.verify import verify
+from mstarc.passes.form_regions import regions_of, say_regions
 
-Check: TypeAlias = Callable[[Program, Collector], None]
 
-STAGES: tuple[tuple[Check, ...], ...] = (
-    (check_params, check_loops, check_control, check_contexts, check_streams, check_overlap, check_requests),
-    (check_schedule,),
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """program -> program. A pass that finds nothing to do gives back the same object."""
+
+    name: str
+    summary: str
+    run: Callable[[Program], Program]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """program -> facts, of a type that `run` and `say` share. `say` prints the facts as lines for a reader."""
+
+    name: str
+    summary: str
+    run: Callable[[Program], Any]
+    say: Callable[[Program, Any], Iterable[str]]
+
+    def lines(self, program: Program) -> tuple[str, ...]:
+        return tuple(self.say(program, self.run(program)))
+
+
+Pass: TypeAlias = Rewrite | Analysis
+
+PIPELINE: tuple[Pass, ...] = (
+    Analysis("form-regions", "which loops run for many requests at once", regions_of, say_regions),
 )
 
 
-class PassFailed(Exception):
-    """A pass raised: a fault of the compiler. `name` is the pass."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A program after a pass. `facts`: the lines of an analysis."""
 
-    def __init__(self, name: str, cause: BaseException) -> None:
-        super().__init__(f"pass `{name}` failed: {type(cause).__name__}: {cause}")
-        self.name = name
+    name: str
+    program: Program
+    facts: tuple[str, ...] = ()
 
 
-def run_checks(program: Program, report: Collector) -> None:
-    """Run every stage until one finds errors. Raises PassFailed if a check itself fails."""
-    for stage in STAGES:
-        for check in stage:
-            try:
-                check(program, report)
-            except Exception as error:
-                raise PassFailed(check.__name__, error) from error
-        if report.failed:
-            return
+def find_pass(name: str) -> Pass:
+    """The pass of a name. Raises KeyError."""
+    return {p.name: p for p in PIPELINE}[name]
+
+
+def run_pass(chosen: Pass, program: Program, verified: bool = False) -> Step:
+    """One pass. `verified`: hold the result of a rewrite against the rules of the IR. Raises PassFailed for whatever goes wrong."""
+    try:
+        if isinstance(chosen, Analysis):
+            return Step(chosen.name, program, chosen.lines(program))
+        result = chosen.run(program)
+        if verified:
+            verify(result)
+    except Exception as error:
+        raise PassFailed(chosen.name, error, program) from error
+    return Step(chosen.name, result)
+
+
+def run_passes(program: Program, passes: Sequence[Pass] = PIPELINE, verified: bool = False) -> Iterator[Step]:
+    """Passes in the order given, each on what the rewrites before it made."""
+    for chosen in passes:
+        step = run_pass(chosen, program, verified)
+        program = step.program
+        yield step
+
+
+def rewritten(program: Program) -> Program:
+    """The program after every rewrite of the pipeline: what code is generated from. Raises PassFailed."""
+    for step in run_passes(program, [p for p in PIPELINE if isinstance(p, Rewrite)]):
+        program = step.program
+    return program

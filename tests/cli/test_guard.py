@@ -21,7 +21,7 @@ def _explode(*_: object) -> int:
     ("args", "target"),
     [
         (("check", "specs"), "mstarc.cli.checking.run_check"),
-        (("ir", HELLO), "mstarc.cli.showing.run_ir"),
+        (("ir", HELLO), "mstarc.cli.passes.run_ir"),
         (("compile", HELLO, "-o", "x y"), "mstarc.cli.compiling.run_compile"),
         (("call", "generated/ask"), "mstarc.cli.serving.run_call"),
     ],
@@ -80,7 +80,7 @@ def _modules(args: list[str]) -> set[str]:
 
 def test_check_imports_no_more_than_it_needs() -> None:
     loaded = _modules(["check", "specs", "examples"])
-    assert {"mstarc.frontend", "mstarc.passes.pipeline"} <= loaded, "it did check"
+    assert {"mstarc.frontend", "mstarc.passes.checks"} <= loaded, "it did check"
     assert not {"torch", "numpy", "zmq", "typer", "rich", "jinja2", "mstarc.codegen", "mstarc_runtime.serving"} & loaded
 
 

@@ -112,7 +112,7 @@ def test_a_fault_of_a_check_is_an_internal_error(tmp_path: Path, monkeypatch: py
     def broken(program: Program, report: object) -> None:
         raise KeyError("token")
 
-    monkeypatch.setattr("mstarc.passes.pipeline.STAGES", ((broken,),))
+    monkeypatch.setattr("mstarc.passes.checks.STAGES", ((broken,),))
     checked = check([write(tmp_path)])
     found = [d for d in checked.findings if d.rule.code == "MC000"]
     assert [d.message for d in found] == ["internal error in pass `broken` failed: KeyError: 'token'"]

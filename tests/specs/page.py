@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mstarc.diagnostics.text import render_all
 from mstarc.frontend import load_text
-from mstarc.passes.pipeline import run_checks
+from mstarc.passes.checks import run_checks
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "specs" / "README.md").read_text(encoding="utf-8")
