@@ -1,0 +1,34 @@
+"""Philox4x32-10 on tensors, for draws inside a captured loop: the numbers are those of `philox`, bit for bit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_ROUNDS = 10
+
+
+def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Four counter words and two key words, i64 [...] with values below 2**32 -> four random words of the same kind.
+
+    A product of two words may exceed 2**63; i64 wraps around, and the shifts below mask what the sign brings in.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c2 = ((second >> 32) & _MASK) ^ c1 ^ k0, ((first >> 32) & _MASK) ^ c3 ^ k1
+        c1, c3 = second & _MASK, first & _MASK
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
+    """As `philox.uniforms`: one number f64 [B] in [0, 1) per row. seed i64 [B] (its 64 bits), site: `site_hash`, j i64 [B]."""
+    zero = torch.zeros_like(j)
+    counter = (zero, j & _MASK, zero + (site & _MASK), zero + (site >> 32))
+    words = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
+    return ((words[0] >> 5).double() * 67108864.0 + (words[1] >> 6).double()) / 9007199254740992.0
