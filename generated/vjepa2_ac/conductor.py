@@ -38,8 +38,18 @@ class Vjepa2Ac(ConductorProgram):
             ),
             outputs=(("scalar", False), ("tensor", False), ("video", False)),
         ),
+        Entry(
+            "plan",
+            inputs=(
+                Input("video", "video"),
+                Input("actions", "tensor", dtype="f32", ndim=3),
+                Input("states", "tensor", dtype="f32", ndim=2),
+                Input("goal", "tensor", dtype="f32", ndim=2),
+            ),
+            outputs=(("scalar", False), ("tensor", False), ("video", False)),
+        ),
     )
-    RESULTS = {"clip": 1, "poses": 1}
+    RESULTS = {"clip": 1, "poses": 1, "courses": 1}
 
     def features(self, request: RequestRun) -> Steps:
         """request features(video: media video) -> video"""
@@ -64,7 +74,14 @@ class Vjepa2Ac(ConductorProgram):
     def choose(self, request: RequestRun) -> Steps:
         """request choose(video: media video, actions: f32[K, T, 7], states: f32[K, T, 7], goal: f32[n, d]) -> scalar, tensor, video"""
         clip = yield request.extern("clip", request.inputs.video)
-        yield request.walk("plan", clip, request.inputs.actions, request.inputs.states, request.inputs.goal)
+        yield request.walk("weigh", clip, request.inputs.actions, request.inputs.states, request.inputs.goal)
+        return ()
+
+    def plan(self, request: RequestRun) -> Steps:
+        """request plan(video: media video, actions: f32[K, A, 7], states: f32[S, 7], goal: f32[n, d]) -> scalar, tensor, video"""
+        clip = yield request.extern("clip", request.inputs.video)
+        courses = yield request.extern("courses", request.inputs.states, request.inputs.actions)
+        yield request.walk("search", clip, request.inputs.actions, courses, request.inputs.goal)
         return ()
 
     def imagine_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any) -> None:
@@ -77,5 +94,8 @@ class Vjepa2Ac(ConductorProgram):
     def teach_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any) -> None:
         """walk teach writes no context"""
 
-    def plan_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any, goal: Any) -> None:
-        """walk plan writes no context"""
+    def search_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any, goal: Any) -> None:
+        """walk search writes no context"""
+
+    def weigh_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any, goal: Any) -> None:
+        """walk weigh writes no context"""

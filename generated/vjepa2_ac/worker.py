@@ -37,8 +37,17 @@ class Vjepa2Ac(WorkerProgram):
         walk.emit("video", made)
         return ()
 
-    def plan(self, walk: Walk, video: Array, actions: Array, states: Array, goal: Array) -> Steps:
-        """walk plan(video: f32[T, 3, H, W], actions: f32[K, T, 7], states: f32[K, T, 7], goal: f32[n, d])"""
+    def search(self, walk: Walk, video: Array, actions: Array, states: Array, goal: Array) -> Steps:
+        """walk search(video: f32[T, 3, H, W], actions: f32[K, A, 7], states: f32[K, A, 7], goal: f32[n, d])"""
+        z = yield walk.call("encoder.frames", video[0:1])
+        best, costs, made = yield walk.call("critic.dream", z[0], actions, states, goal)
+        walk.emit("scalar", best)
+        walk.emit("tensor", costs)
+        walk.emit("video", made)
+        return ()
+
+    def weigh(self, walk: Walk, video: Array, actions: Array, states: Array, goal: Array) -> Steps:
+        """walk weigh(video: f32[T, 3, H, W], actions: f32[K, T, 7], states: f32[K, T, 7], goal: f32[n, d])"""
         z = yield walk.call("encoder.frames", video)
         best, costs, final = yield walk.call("critic.score", z, actions, states, goal)
         walk.emit("scalar", best)

@@ -100,6 +100,14 @@ Placement = Annotated[
 ]
 Findings = Annotated[FindingFormat, typer.Option(help="How findings are written.")]
 Product = Annotated[ProductFormat, typer.Option(help="How the result is written.")]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME=PATH",
+        help="Where a checkpoint of the binding is; its own sizes take the place of the binding's. May be repeated.",
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -236,11 +244,16 @@ def graph(
 
 @app.command(rich_help_panel="Run")
 @verb
-def plan(folder: Folder, placement: Placement = None, format: Product = ProductFormat.text) -> int:
+def plan(
+    folder: Folder,
+    placement: Placement = None,
+    checkpoints: Checkpoints = None,
+    format: Product = ProductFormat.text,
+) -> int:
     """Show a package under a placement: ranks, streams and why they progress, KV bytes. JSON is the linked program."""
     from mstarc.cli.planning import run_plan
 
-    return run_plan(folder, placement, format.value)
+    return run_plan(folder, placement, checkpoints or (), format.value)
 
 
 @app.command(rich_help_panel="Specs")
@@ -280,6 +293,7 @@ def interpret(
 def run(
     folder: Folder,
     placement: Placement = None,
+    checkpoints: Checkpoints = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     deadline: Annotated[
@@ -289,7 +303,7 @@ def run(
     """Serve a package over HTTP."""
     from mstarc.cli.serving import run_server
 
-    return run_server(folder, placement, host, port, deadline)
+    return run_server(folder, placement, checkpoints or (), host, port, deadline)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, rich_help_panel="Run")
@@ -306,6 +320,7 @@ def call(
     inputs: Inputs = None,
     wants: Wants = None,
     placement: Placement = None,
+    checkpoints: Checkpoints = None,
     request: RequestName = None,
     seed: Annotated[int | None, typer.Option(help="Of the request's draws.")] = None,
     deadline: Annotated[
@@ -325,6 +340,7 @@ def call(
             inputs=inputs or (),
             wants=wants or (),
             placement=placement,
+            checkpoints=checkpoints or (),
             request=request,
             seed=seed,
             deadline=deadline,

@@ -1,11 +1,17 @@
-"""Generated packages on disk: reading and linking one, with errors as findings. Takes folders and placements; gives linked programs."""
+"""Generated packages on disk: reading and linking one, with errors as findings. Takes folders and placements; gives linked programs.
+
+Where a node's checkpoint is there, its own sizes take the place of those that the binding holds: one package serves every checkpoint.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mstarc.binding import nearest
 from mstarc.cli.findings import write_findings
 from mstarc.cli.guard import FINDINGS, USAGE, Failure
 from mstarc.diagnostics.core import Collector
@@ -43,19 +49,22 @@ def read_package(folder: str) -> Plan:
         raise Failure(str(error), help=WRITE) from None
 
 
-def link_package(folder: str, placement: str | None) -> Package:
-    """The package under a placement: a path, or a name in specs/placements or beside the spec. Raises Failure after the findings."""
+def link_package(folder: str, placement: str | None, checkpoints: Mapping[str, str] | None = None) -> Package:
+    """The package under a placement: a path, or a name in specs/placements or beside the spec. Raises Failure after the findings.
+
+    checkpoints: paths by name, instead of those of the binding.
+    """
     from mstarc.ir.errors import IrTextError
     from mstarc.plan.link import link
     from mstarc.plan.placement import Placement, read_placement
 
-    plan = read_package(folder)
+    plan = _bound_to(read_package(folder), checkpoints or {})
     report = Collector()
     placed = (
         Placement() if placement is None else read_placement(_placement_file(placement, Path(folder), plan), report)
     )
     try:
-        linked = None if placed is None else link(plan, placed, Path(folder), report)
+        linked = None if placed is None else link(plan, placed, Path(folder), report, checkpoint_config(plan))
     except (
         IrTextError,
         LookupError,
@@ -69,6 +78,55 @@ def link_package(folder: str, placement: str | None) -> Package:
             f"`{folder}` cannot be linked" + (f" under placement `{placement}`" if placement else ""), FINDINGS
         )
     return Package(Path(folder), plan, linked)
+
+
+def _bound_to(plan: Plan, checkpoints: Mapping[str, str]) -> Plan:
+    """The plan with these paths of checkpoints. Raises Failure for a name that it lacks and for a path that does not exist."""
+    from msgspec.structs import replace
+
+    known = plan.binding.checkpoints
+    for name, path in checkpoints.items():
+        if name not in known:
+            near = nearest(name, known)
+            listed = f"did you mean `{near}`?" if near else f"it has {', '.join(known) or 'none'}"
+            raise Failure(f"model `{plan.model}` has no checkpoint `{name}`", USAGE, help=listed)
+        if not Path(path).exists():
+            raise Failure(f"checkpoint `{name}`: `{path}` does not exist", USAGE)
+    given = {name: {"path": path} for name, path in checkpoints.items()}
+    return replace(plan, binding=replace(plan.binding, checkpoints={**known, **given}))
+
+
+def checkpoint_config(plan: Plan) -> dict[str, Any]:
+    """`node.key` -> value, of the checkpoints that lie at a path and are there. Raises Failure if one cannot be read.
+
+    Components that know how to read them are imported for it, and with them what they need.
+    """
+    found: dict[str, Any] = {}
+    for node, component in plan.binding.components.items():
+        name = component.get("checkpoint", "")
+        given = plan.binding.checkpoints.get(name, {})
+        if "path" in given and Path(given["path"]).exists():
+            values = _config_of(name, given, component["class"], plan.binding.config.get(node, {}))
+            found.update({f"{node}.{key}": value for key, value in values.items()})
+    return found
+
+
+def _config_of(name: str, given: Mapping[str, Any], dotted: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    from mstarc_runtime.abi.linked import CheckpointLink
+    from mstarc_runtime.checkpoints import config_of
+    from mstarc_runtime.errors import LoadError
+
+    import_from_here()
+    try:
+        return config_of(dotted, CheckpointLink(name=name, **given), section)
+    except LoadError as error:
+        raise Failure(f"checkpoint `{name}`: {error}") from None
+
+
+def import_from_here() -> None:
+    """Let components be found in the project that the command runs in."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 def _placement_file(name: str, folder: Path, plan: Plan) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mstarc.cli.findings import colours
 from mstarc.cli.guard import OK
 from mstarc.cli.packages import Package, link_package
+from mstarc.cli.values import pairs
 from mstarc_runtime.abi.chunks import capacity_sum, policy_of
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ NUMBER = 4  # bytes of an f32
 Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 
-def run_plan(folder: str, placement: str | None, format: str) -> int:
+def run_plan(folder: str, placement: str | None, checkpoints: Sequence[str], format: str) -> int:
     """Print the plan of a package."""
-    package = link_package(folder, placement)
+    package = link_package(folder, placement, pairs(checkpoints, "--checkpoint"))
     if format == "json":
         import msgspec
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mstarc.cli.guard import FINDINGS, USAGE, Failure
-from mstarc.cli.packages import link_package
+from mstarc.cli.packages import import_from_here, link_package
 from mstarc.cli.values import extra_params, pairs, plain_value, typed_values
 
 if TYPE_CHECKING:
@@ -30,15 +29,18 @@ class OneCall:
     inputs: Sequence[str] = ()
     wants: Sequence[str] = ()
     placement: str | None = None
+    checkpoints: Sequence[str] = ()
     request: str | None = None
     seed: int | None = None
     deadline: float | None = None
     extra: Sequence[str] = ()
 
 
-def run_server(folder: str, placement: str | None, host: str, port: int, deadline: float | None) -> int:
+def run_server(
+    folder: str, placement: str | None, checkpoints: Sequence[str], host: str, port: int, deadline: float | None
+) -> int:
     """Serve until a signal comes."""
-    linked = with_threads(link_package(folder, placement).linked, cores())
+    linked = with_threads(link_package(folder, placement, pairs(checkpoints, "--checkpoint")).linked, cores())
     serving = _runtime()
     options: dict[str, Any] = {} if deadline is None else {"deadline_s": deadline}
     return int(serving.run_server(linked, host, port, **options))
@@ -46,7 +48,8 @@ def run_server(folder: str, placement: str | None, host: str, port: int, deadlin
 
 def run_call(call: OneCall) -> int:
     """Run one request: the answer to stdout, audio to a file, the times to stderr."""
-    linked = with_threads(link_package(call.folder, call.placement).linked, cores())
+    checkpoints = pairs(call.checkpoints, "--checkpoint")
+    linked = with_threads(link_package(call.folder, call.placement, checkpoints).linked, cores())
     serving = _runtime()
     program = _conductor(linked)
     kinds = input_kinds(program, call.request)
@@ -109,8 +112,7 @@ def with_threads(linked: Linked, cores: int) -> Linked:
 
 def _runtime() -> Any:
     """The runtime's serving module. Raises Failure if what it needs is not installed."""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # components may lie in the project that the command runs in
+    import_from_here()
     try:
         from mstarc_runtime.serving import cli
     except ModuleNotFoundError as error:

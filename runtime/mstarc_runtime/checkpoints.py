@@ -115,6 +115,15 @@ def resolve(dotted: str) -> Any:
     raise LoadError(f"`{dotted}`: no module `{parts[0]}` in the current folder, PYTHONPATH or the installed packages")
 
 
+def config_of(dotted: str, link: CheckpointLink, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Config values of a node as its checkpoint states them; {} if the component does not read any. Raises LoadError.
+
+    A component class may have `config_values(checkpoint, section)`; `section` is the binding's, for what a checkpoint does not say.
+    """
+    read = getattr(resolve(dotted), "config_values", None)
+    return {} if read is None else dict(read(find_checkpoint(link), section))
+
+
 class Externs:
     """The externs of a model in this process.
 

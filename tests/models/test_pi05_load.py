@@ -229,7 +229,9 @@ def test_shipped_binding_has_the_published_sizes() -> None:
         scales = {"text_scale", "image_scale"}
         assert {key: value for key, value in shipped[node].items() if key not in scales}.items() <= values.items()
     facts = read_host(NONE, {})
-    assert facts.max_tokens == shipped["prompt"]["max_tokens"] and facts.image_size == shipped["vit"]["image_size"]
+    assert (
+        facts.max_tokens == shipped["llm"]["tokenizer_max_length"] and facts.image_size == shipped["vit"]["image_size"]
+    )
 
 
 def test_published_config_gives_the_published_sizes(tmp_path: Path) -> None:

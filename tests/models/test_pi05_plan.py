@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ruamel.yaml import YAML
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from mstarc.codegen.package import compile_model, write_package
-from mstarc.diagnostics.core import Collector
-from mstarc.plan.link import link
-from mstarc.plan.placement import Placement
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.conductor.engine import Engine
-from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.conductor.requests import RequestRun
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import TransformerEngine
@@ -32,53 +24,29 @@ from mstarc_runtime.models.pi05.flow import flow, geometry, look
 from mstarc_runtime.models.pi05.host import Pi05Host
 from mstarc_runtime.models.pi05.policy import Policy
 from mstarc_runtime.models.pi05.vision import Vision
-from mstarc_runtime.package import load_conductor
 from mstarc_runtime.program import Part
 from mstarc_runtime.sampling.philox import DrawKey, normals
+from tests.e2e.shipped import linked, running
 from tests.models.vjepa2_cases import Cases, close
 
 GOLDEN = Cases("pi05")
-SPECS = Path(__file__).parents[2] / "specs"
 CHECKPOINT = Checkpoint(path=GOLDEN.folder)
 STATE = [-1.0, -0.5, 0.0, 0.5]
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped spec under a binding of the reference checkpoint's sizes, and a tokenizer of single characters."""
+    """A folder with a tokenizer of single characters."""
     folder = tmp_path_factory.mktemp("pi05")
     letters = {"<pad>": 0, "<bos>": 1} | {chr(code): code for code in (10, *range(32, 127))}
     tokenizer = Tokenizer(WordLevel(letters, unk_token="<pad>"))
     tokenizer.pre_tokenizer = Split("", "isolated")
-    (folder / "text").mkdir()
-    tokenizer.save(str(folder / "text" / "tokenizer.json"))
-    binding = YAML(typ="safe").load((SPECS / "pi05.yaml").read_text())
-    for node, component in (("vit", Vision), ("llm", Policy)):
-        known = component.config_values(CHECKPOINT, {})
-        binding["config"][node] = {key: known[key] for key in binding["config"][node] if key in known}
-        binding["components"][node] = {"class": binding["components"][node], "checkpoint": "pi05"}
-    binding["checkpoints"] = {"pi05": {"path": str(GOLDEN.folder)}, "tokenizer": {"path": str(folder / "text")}}
-    (folder / "pi05.walk").write_text((SPECS / "pi05.walk").read_text())
-    (folder / "pi05.yaml").write_text(json.dumps(binding))  # JSON is YAML
-    compiled = compile_model(folder / "pi05.walk", folder / "out")
-    assert compiled.files, [d.message for d in compiled.model.checked.findings]
-    write_package(compiled.files, folder / "out")
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
-@asynccontextmanager
-async def serving(package: Path) -> AsyncIterator[Engine]:
-    plan = compile_model(package / "pi05.walk", package / "out").plan
-    assert plan is not None
-    report = Collector()
-    program = link(plan, Placement(), package / "out", report)
-    assert program is not None, [d.message for d in report.findings()]
-    engine = Engine(program, load_conductor(program), LocalCluster(program))
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
+def serving(package: Path) -> AbstractAsyncContextManager[Engine]:
+    return running(linked("pi05", {"pi05": GOLDEN.folder, "tokenizer": package}))
 
 
 async def action(run: RequestRun) -> torch.Tensor:
@@ -92,7 +60,7 @@ def alone(
     package: Path, images: list[Any], task: str, state: list[float] | None, steps: int, seed: int
 ) -> torch.Tensor:
     """The same request without a plan."""
-    host = Pi05Host.load({"pi05": CHECKPOINT, "tokenizer": Checkpoint(path=package / "text")}, {})
+    host = Pi05Host.load({"pi05": CHECKPOINT, "tokenizer": Checkpoint(path=package)}, {})
     vision, policy = Vision.load(CHECKPOINT, {}, "cpu"), Policy.load(CHECKPOINT, {}, "cpu")
     seen = vision.encode(torch.from_numpy(host.cameras(images)))
     engine = TransformerEngine(PagedPool.from_bytes(geometry(policy.config), 1 << 20))
@@ -129,6 +97,6 @@ async def test_a_wrong_image_is_refused_and_others_run(package: Path) -> None:
     picture = GOLDEN.tensor("image_preprocess", "image_u8_0").numpy()
     async with serving(package) as engine:
         good = await engine.submit("act", {"images": [Part("image", data=picture)], "task": "go"}, {}, seed=3)
-        with pytest.raises(BadRequest, match=r"`images\[0\]` is no \.npy file"):
-            await engine.submit("act", {"images": [Part("image", data=b"\xff\xd8")], "task": "go"}, {}, seed=3)
+        with pytest.raises(BadRequest, match=r"`images\[0\]` is none of a \.npy file, PNG"):
+            await engine.submit("act", {"images": [Part("image", data=b"GIF89a")], "task": "go"}, {}, seed=3)
         close(await action(good), alone(package, [picture], "go", None, 10, 3), 1e-5)

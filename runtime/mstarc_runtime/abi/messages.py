@@ -111,12 +111,13 @@ class WalkEnded(Message, frozen=True, tag="ended"):
 
 
 class WalkFailed(Message, frozen=True, tag="failed"):
-    """A walk raised. `text` is for the client; `status` the HTTP status it should map to."""
+    """A walk raised. `text` is for the client; `status` the HTTP status it should map to; `field` what of the request is wrong."""
 
     request: int
     run: int
     text: str
     status: int
+    field: str | None = None
 
 
 class Freed(Message, frozen=True, tag="freed"):

@@ -344,8 +344,9 @@ class Engine:
                         run.push(Event(modality, value, attributes, walk, now))
             case WalkEnded():
                 self._on_walk_ended(message)
-            case WalkFailed(run=number, text=text, status=status):
-                self._settle(number, RequestFailed(text, status))
+            case WalkFailed(run=number, text=text, status=status, field=field):
+                refused = 400 <= status < 499
+                self._settle(number, BadRequest(text, field, status) if refused else RequestFailed(text, status))
             case Freed(request=number, counts=counts):
                 freed = self._known(number)
                 if freed is not None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -51,7 +51,7 @@ class ChatText:
         """`special` ids have no text; `names` are the special tokens that the template may use (`bos_token`, `eos_token`)."""
         self.tokenizer = tokenizer
         chosen = frozenset(special)
-        self._bytes = _token_bytes(tokenizer, chosen)
+        self._bytes = byte_pieces(tokenizer, chosen)
         found = sorted((tokenizer.id_to_token(token) or "" for token in chosen), key=len, reverse=True)
         self._special = re.compile("|".join(re.escape(name) for name in found if len(name) > 1) or r"(?!)")
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
@@ -155,16 +155,22 @@ class ChatText:
         return TextStream(self)
 
 
-class TextStream:
-    """Text from ids as they arrive: no character is split, and all that `push` and `finish` give together is `ChatText.text`."""
+class Vocabulary(Protocol):
+    """What gives the bytes of an id."""
 
-    def __init__(self, chat: ChatText) -> None:
-        self._chat = chat
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+class TextStream:
+    """Text from ids as they arrive: no character is split, and all that `push` and `finish` give together is the whole text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         """The characters that this id completes; often one word, sometimes nothing."""
-        return self._decoder.decode(self._chat.token_bytes(token))
+        return self._decoder.decode(self._vocabulary.token_bytes(token))
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD if the last character is incomplete."""
@@ -213,7 +219,8 @@ def byte_of_character() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-def _token_bytes(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:
+def byte_pieces(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:
+    """The bytes that each id of a byte-level vocabulary adds to a text; nothing for special ones."""
     bytes_of = byte_of_character()
     added = tokenizer.get_added_tokens_decoder()
     found: list[bytes] = []

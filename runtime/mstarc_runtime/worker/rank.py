@@ -193,13 +193,14 @@ class Rank:
             return
         run.session.end_run(run)
         run.close()
+        field = error.field if isinstance(error, BadRequest) else None
         if isinstance(error, RequestFailed | BadRequest):
             text, status = str(error), error.status
         else:
             log.error("walk %s of request %d failed", run.name, run.session.request, exc_info=error)
             text, status = f"walk `{run.name}` failed at {run.waiting}: {type(error).__name__}: {error}", 500
         self.flush()
-        self.port.send(CONDUCTOR, WalkFailed(run.session.request, run.run, text, status))
+        self.port.send(CONDUCTOR, WalkFailed(run.session.request, run.run, text, status, field))
 
     # ------------------------------------------------------------------------------------------------ services for verbs
 

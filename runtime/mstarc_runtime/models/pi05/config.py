@@ -23,6 +23,8 @@ _VARIANTS: Mapping[str, Mapping[str, int]] = {
 }
 _SHARED = ("depth", "num_heads", "num_kv_heads", "head_dim")  # one cache holds the keys of both
 
+CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")  # of the published model
+
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "vit": {
         "image_size": 224, "patch_size": 14, "hidden_size": 1152, "num_hidden_layers": 27, "num_attention_heads": 16,
@@ -102,17 +104,21 @@ class PolicyConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What prompts and camera images are made by."""
+    """What prompts and camera images are made by, and what actions mean."""
 
     image_size: int
     max_tokens: int
     max_state: int
     vocab: int
+    horizon: int
+    robot_actions: int  # numbers of an action that the robot has; the model pads them
+    cameras: tuple[str, ...]  # names of the slots, in order
 
 
 def read_vision(checkpoint: Checkpoint, config: Mapping[str, Any]) -> VisionConfig:
     """The tower of a checkpoint. Raises LoadError naming the key that is wrong or that `config` contradicts."""
     values = vision_values(checkpoint, config)
+    _agree(values, config, "the pi0.5 checkpoint")
     return VisionConfig(
         width=_count(values, "hidden_size"),
         depth=_count(values, "num_hidden_layers"),
@@ -128,6 +134,7 @@ def read_vision(checkpoint: Checkpoint, config: Mapping[str, Any]) -> VisionConf
 def read_policy(checkpoint: Checkpoint, config: Mapping[str, Any]) -> PolicyConfig:
     """The language model and the expert. Raises LoadError as `read_vision` does. `config` chooses the two scales."""
     values = policy_values(checkpoint, config)
+    _agree(values, config, "the pi0.5 checkpoint")
     width = _count(values, "hidden_size")
     return PolicyConfig(
         vocab=_count(values, "vocab_size"),
@@ -154,20 +161,39 @@ def read_policy(checkpoint: Checkpoint, config: Mapping[str, Any]) -> PolicyConf
 def read_host(checkpoint: Checkpoint, config: Mapping[str, Any]) -> HostConfig:
     """What the host needs of the node `llm`. Raises LoadError."""
     values = policy_values(checkpoint, config)
-    keys = ("image_size", "tokenizer_max_length", "max_state_dim", "vocab_size")
-    return HostConfig(*(_count(values, key) for key in keys))
+    path = None if checkpoint.path is None else folder_of(checkpoint) / "config.json"
+    found = {} if path is None or not path.exists() else _read_json(path)
+    return HostConfig(
+        image_size=_count(values, "image_size"),
+        max_tokens=_count(values, "tokenizer_max_length"),
+        max_state=_count(values, "max_state_dim"),
+        vocab=_count(values, "vocab_size"),
+        horizon=_count(values, "chunk_size"),
+        robot_actions=_robot_actions(found) or _count(values, "max_action_dim"),
+        cameras=_cameras(found) or CAMERAS,
+    )
+
+
+def _cameras(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the image features, in their order."""
+    features = _part(found, "input_features")
+    return tuple(name for name in features if _part(features, name).get("type") == "VISUAL")
+
+
+def _robot_actions(found: Mapping[str, Any]) -> int:
+    """Numbers of the action feature; 0 if there is none."""
+    shape = _part(_part(found, "output_features"), "action").get("shape")
+    return shape[0] if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int) else 0
 
 
 def vision_values(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Config values of the tower's node, and `tokens`, the rows of one image."""
+    """Config values of the tower's node, and `tokens`, the rows of one image: the checkpoint's, else those of `config`."""
     values = _values(checkpoint, "vit", config)
-    tokens = (_count(values, "image_size") // _count(values, "patch_size")) ** 2
-    _agree({"tokens": tokens}, config, "what image and patch sizes give")
-    return {**values, "tokens": tokens}
+    return {**values, "tokens": (_count(values, "image_size") // _count(values, "patch_size")) ** 2}
 
 
 def policy_values(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Config values of the policy's node."""
+    """Config values of the policy's node: the checkpoint's, else those of `config`."""
     return _values(checkpoint, "llm", config)
 
 
@@ -192,9 +218,7 @@ def _values(checkpoint: Checkpoint, node: str, config: Mapping[str, Any]) -> dic
     found = _read_json(path)
     if found.get("type") != "pi05":
         raise LoadError(f"{path}: `type` is {found.get('type')!r}, not 'pi05'")
-    values = _vision(found) if node == "vit" else _policy(found)
-    _agree(values, config, "the pi0.5 checkpoint")
-    return values
+    return _vision(found) if node == "vit" else _policy(found)
 
 
 def _vision(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Host Python of `specs/pi05.walk`: the prompt of a task and a state as token ids, and camera images as pixels. No torch.
 
 Checkpoints of the binding: `pi05`, whose config.json gives the sizes (without it they are the published ones, or those of the node
-`llm`), and `tokenizer`, a folder with PaliGemma's tokenizer.json; without it the file lies in the folder of `pi05`. If the node `llm`
-names the quantiles of the data (`state_q01`, `state_q99`), states arrive in robot units, else normalised to [-1, 1].
+`llm`), and `tokenizer`, a folder with PaliGemma's tokenizer.json; without it the file lies in the folder of `pi05`. Where the quantiles
+of the robot's data are known (`stats.py`), states arrive and actions leave in its units, else both are normalised to [-1, 1].
+
+The node `llm` may say how a robot names what it observes: `cameras`, in the order of the slots (else those of the checkpoint), and
+`state_names`, the parts of its state (else `state`).
 """
 
 from __future__ import annotations
@@ -17,9 +20,13 @@ from tokenizers import Tokenizer
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest, LoadError
+from mstarc_runtime.models.media import read_image
 from mstarc_runtime.models.pi05.config import HostConfig, folder_of, read_host
-from mstarc_runtime.models.pi05.images import pixels, read_image
-from mstarc_runtime.models.pi05.robot import clean, normalise, prompt_text
+from mstarc_runtime.models.pi05.images import pixels
+from mstarc_runtime.models.pi05.observation import bare, observed
+from mstarc_runtime.models.pi05.robot import clean, normalise, prompt_text, unnormalise
+from mstarc_runtime.models.pi05.stats import Stats, read_stats
+from mstarc_runtime.program import Part
 
 MAX_TASK = 10_000  # characters
 MAX_CAMERAS = 16
@@ -33,18 +40,27 @@ class Pi05Host:
         self,
         checkpoints: Mapping[str, Checkpoint],
         config: HostConfig,
-        quantiles: tuple[list[float], list[float]] | None,
+        stats: Stats,
+        cameras: Sequence[str],
+        state_names: Sequence[str],
     ) -> None:
         self._checkpoints = checkpoints
         self.config = config
-        self._quantiles = quantiles
+        self._stats = stats
+        self._cameras = tuple(cameras)
+        self._state_names = tuple(state_names)
 
     @classmethod
     def load(cls, checkpoints: Mapping[str, Checkpoint], config: Mapping[str, Mapping[str, Any]]) -> Pi05Host:
         """What `checkpoints.Externs` calls, once per process. Raises LoadError."""
         node = config.get("llm", {})
-        facts = read_host(checkpoints["pi05"] if "pi05" in checkpoints else Checkpoint(), node)
-        return cls(checkpoints, facts, _quantiles(node))
+        checkpoint = checkpoints["pi05"] if "pi05" in checkpoints else Checkpoint()
+        facts = read_host(checkpoint, node)
+        stats = read_stats(None if checkpoint.path is None else folder_of(checkpoint), node)
+        cameras = [bare([name]) for name in _names(node, "cameras", facts.cameras)]
+        return cls(
+            checkpoints, facts, stats, cameras, [bare([name]) for name in _names(node, "state_names", ("state",))]
+        )
 
     def warm(self, methods: set[str]) -> None:
         """Load the tokenizer before the first request."""
@@ -75,6 +91,30 @@ class Pi05Host:
         found = [read_image(image, f"images[{index}]") for index, image in enumerate(images)]
         return np.stack([pixels(image, self.config.image_size) for image in found])
 
+    # ------------------------------------------------------------------------------------------------------------- the robot
+
+    def observe(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+        """What a robot's client sends -> inputs of the request `act`. Raises BadRequest naming what is unknown or missing."""
+        found = observed(observation, self._cameras, self._state_names)
+        return {**found, "images": [Part("image", data=image) for image in found["images"]]}
+
+    def robot_actions(self, actions: Any) -> NDArray[np.float32]:
+        """A chunk of the model f32 [horizon, action_dim] -> [horizon, A]: in the robot's units if they are known."""
+        chunk = np.asarray(actions, np.float32)
+        if self._stats.action is not None:
+            return unnormalise(chunk, *self._stats.action)
+        return chunk[:, : self.config.robot_actions]
+
+    def robot(self) -> dict[str, Any]:
+        """What a client is told when it connects."""
+        return {
+            "cameras": list(self._cameras),
+            "state": list(self._state_names),
+            "action_horizon": self.config.horizon,
+            "action_dim": len(self._stats.action[0]) if self._stats.action else self.config.robot_actions,
+            "units": "robot" if self._stats.action is not None else "normalised",
+        }
+
     # ------------------------------------------------------------------------------------------------------------- the parts
 
     def _state(self, state: Any) -> NDArray[np.float32]:
@@ -89,13 +129,12 @@ class Pi05Host:
             )
         if not np.isfinite(values).all():
             raise BadRequest("`state` holds nan or infinity", "state")
-        if self._quantiles is None:
+        known = self._stats.state
+        if known is None:
             return values
-        if len(values) != len(self._quantiles[0]):
-            raise BadRequest(
-                f"`state` has {len(values)} numbers, the robot's data has {len(self._quantiles[0])}", "state"
-            )
-        return normalise(values, *self._quantiles)
+        if len(values) != len(known[0]):
+            raise BadRequest(f"`state` has {len(values)} numbers, the robot's data has {len(known[0])}", "state")
+        return normalise(values, *known)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -125,13 +164,8 @@ class Pi05Host:
         return made
 
 
-def _quantiles(node: Mapping[str, Any]) -> tuple[list[float], list[float]] | None:
-    low, high = node.get("state_q01"), node.get("state_q99")
-    if low is None and high is None:
-        return None
-    for key, values in (("state_q01", low), ("state_q99", high)):
-        if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
-            raise LoadError(f"pi0.5: `{key}` is {values!r}, not a list of numbers")
-    if len(low) != len(high):  # type: ignore[arg-type]
-        raise LoadError("pi0.5: `state_q01` and `state_q99` differ in length")
-    return low, high  # type: ignore[return-value]
+def _names(node: Mapping[str, Any], key: str, default: Sequence[str]) -> Sequence[str]:
+    found = node.get(key, default)
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(name, str) and name for name in found):
+        raise LoadError(f"pi0.5: `{key}` is {found!r}, not a list of names")
+    return found

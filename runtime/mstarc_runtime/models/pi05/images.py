@@ -6,16 +6,8 @@ the end. Source: the public LeRobot implementation.
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
-
-from mstarc_runtime.errors import BadRequest
-
-MAX_SIDE = 8192  # pixels of a camera image
-_NPY = b"\x93NUMPY"
 
 
 def pixels(image: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
@@ -45,30 +37,3 @@ def _resized(image: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.
         low, high = image.take(first, axis), image.take(np.minimum(first + 1, count - 1), axis)
         image = low + (high - low) * share
     return image
-
-
-def read_image(value: Any, field: str) -> NDArray[np.uint8]:
-    """An image input as u8 [H, W, 3]: an array, the bytes of a .npy file, or a part whose `data` is one of these.
-
-    Raises BadRequest with `field` if it is something else, or an image that is empty or larger than MAX_SIDE.
-    """
-    data = getattr(value, "data", value) if not isinstance(value, np.ndarray) else value
-    if isinstance(data, bytes | bytearray | memoryview):
-        data = _from_npy(bytes(data), field)
-    if not isinstance(data, np.ndarray):
-        raise BadRequest(f"`{field}` is a {type(value).__name__}, not an image", field)
-    if data.dtype != np.uint8 or data.ndim != 3 or data.shape[2] != 3:
-        raise BadRequest(f"`{field}` must be u8 [height, width, 3] (RGB), got {data.dtype} {list(data.shape)}", field)
-    if not 1 <= min(data.shape[:2]) <= max(data.shape[:2]) <= MAX_SIDE:
-        raise BadRequest(f"`{field}` is {data.shape[1]} x {data.shape[0]} pixels; sides are 1 to {MAX_SIDE}", field)
-    return data
-
-
-def _from_npy(data: bytes, field: str) -> NDArray[Any]:
-    if not data.startswith(_NPY):
-        raise BadRequest(f"`{field}` is no .npy file; compressed images must be decoded by the client", field)
-    try:
-        found: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise BadRequest(f"`{field}` is a broken .npy file: {error}", field) from error
-    return found

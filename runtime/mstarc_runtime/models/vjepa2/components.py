@@ -1,8 +1,8 @@
 """The components of V-JEPA 2 specs.
 
 V-JEPA 2: `Encoder` (op encode) and `MaskedPredictor` (ops predict, roll), both stateless. V-JEPA 2-AC: `FrameEncoder` (ops frames,
-clip), stateless; `Predictor` (op step), a transformer; `Critic` (ops pass, score), stateless on the predictor's weights. Stateless
-ops take one request, or (with `batch stack`) several on dim 0, except `score`. Features are f32 whatever the weights are: the
+clip), stateless; `Predictor` (op step), a transformer; `Critic` (ops pass, score, dream), stateless on the predictor's weights. Stateless
+ops take one request, or (with `batch stack`) several on dim 0, except `score` and `dream`. Features are f32 whatever the weights are: the
 node's config may hold `dtype` (float32, bfloat16, float16). A request whose shapes do not fit the model raises BadRequest.
 """
 
@@ -21,6 +21,9 @@ from mstarc_runtime.models.vjepa2 import weights
 from mstarc_runtime.models.vjepa2.config import AcConfig, EncoderConfig, MaskedConfig
 from mstarc_runtime.models.vjepa2.nets import AcPredictorNet, EncoderNet, MaskedPredictorNet, pick, plain_norm
 
+MAX_CANDIDATES = 1024  # of one request
+MAX_ROWS = 2**14  # of all candidates that are run at once
+
 
 class Encoder:
     """`encode(video: f32[T, 3, H, W]) -> z: f32[N, d]`: tokens ordered by frame pair, row, column."""
@@ -32,7 +35,7 @@ class Encoder:
     @classmethod
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
-        return _encoder_values(sizes.read_encoder(checkpoint, config))
+        return _encoder_values(sizes.read_encoder(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Encoder:
@@ -58,7 +61,7 @@ class MaskedPredictor:
     @classmethod
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
-        facts = sizes.read_masked(checkpoint, config)
+        facts = sizes.read_masked(checkpoint, sizes.own_section(checkpoint, config))
         return {"embed_dim": facts.embed_dim, "tokens_per_frame": facts.tokens_per_frame, "tubelet_size": facts.tubelet}
 
     @classmethod
@@ -83,7 +86,7 @@ class MaskedPredictor:
     def roll(self, window: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """`roll(window: f32[N, d], targets: i64[P]) -> (next: f32[N, d], predicted: f32[P, d])`: a step of the masked rollout.
 
-        The window's tokens stand at 0..N-1 in every step, the targets are those of `future_ids`; the prediction then pushes
+        The window's tokens stand at 0..N-1 in every step, the targets are those of frames after it; the prediction then pushes
         the oldest tokens out of the window. Source: the anticipation wrapper of the public implementation.
         """
         tokens, count = window.shape[-2], targets.shape[-1]
@@ -92,16 +95,6 @@ class MaskedPredictor:
         context = torch.arange(tokens, device=window.device).expand(*window.shape[:-1])
         predicted = self.predict(window, context, targets)
         return torch.cat([window[..., count:, :], predicted.to(window.dtype)], dim=-2), predicted
-
-    def future_ids(self, tokens: int, seconds: float, fps: float, frames: int) -> Tensor:
-        """Positions i64 [P] of `frames` video frames that lie `seconds` after a clip of `tokens` tokens, in whole tubelets."""
-        if not (seconds >= 0 and fps > 0 and frames >= 1):
-            raise BadRequest(
-                f"a rollout of {frames} frames, {seconds} s ahead at {fps} frames a second, is not possible"
-            )
-        each, tubelet = self.config.tokens_per_frame, self.config.tubelet
-        start = tokens + each * int(seconds * fps / tubelet)
-        return torch.arange(start, start + each * (max(frames, tubelet) // tubelet))
 
 
 class FrameEncoder:
@@ -114,7 +107,7 @@ class FrameEncoder:
     @classmethod
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
-        return _encoder_values(sizes.read_ac_encoder(checkpoint, config))
+        return _encoder_values(sizes.read_ac_encoder(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> FrameEncoder:
@@ -158,7 +151,7 @@ class Predictor:
     @classmethod
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker: those of the spec and of its cache. Raises LoadError."""
-        return _predictor_values(sizes.read_ac_predictor(checkpoint, config))
+        return _predictor_values(sizes.read_ac_predictor(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Predictor:
@@ -180,7 +173,7 @@ class Critic:
     @classmethod
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
-        return _predictor_values(sizes.read_ac_predictor(checkpoint, config))
+        return _predictor_values(sizes.read_ac_predictor(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Critic:
@@ -204,15 +197,47 @@ class Critic:
         Each candidate is one teacher-forced pass over the same frames; its cost is the mean absolute difference of its last
         prediction and the goal.
         """
-        if actions.dim() != 3 or states.dim() != 3 or not len(actions):
-            raise BadRequest(f"candidates are [K, T, {self.config.action_dim}], got {list(actions.shape)}", "actions")
+        self._check_candidates(actions, states)
         shown = z.expand(len(actions), *z.shape)
         self._check(shown, actions, states)
-        if goal.shape != z.shape[1:]:
-            raise BadRequest(f"the goal is {list(goal.shape)}, expected {list(z.shape[1:])}", "goal")
-        final = plain_norm(self.net(shown, actions, states)[:, -1])
+        self._check_frame(goal, "goal")
+        final = torch.cat(
+            [plain_norm(self.net(*part)[:, -1]) for part in self._portions(z.shape[0], shown, actions, states)]
+        )
         costs = goal_costs(final, goal)
         return costs.argmin(), costs, final
+
+    def dream(self, z: Tensor, actions: Tensor, states: Tensor, goal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`dream(z: f32[n, d], actions, states: f32[K, H, A], goal: f32[n, d]) -> (best: i64, costs: f32[K], made: f32[K, H, n, d])`.
+
+        Each candidate is a rollout of H frames from z, all rolled out together; its cost is that of its last frame.
+        """
+        self._check_candidates(actions, states)
+        self._check_frame(z, "z")
+        self._check_frame(goal, "goal")
+        if states.shape != actions.shape or actions.shape[2] != self.config.action_dim or not actions.shape[1]:
+            raise BadRequest(f"states are {list(states.shape)}, actions {list(actions.shape)}; one for each", "states")
+        parts = self._portions(actions.shape[1], z.expand(len(actions), *z.shape), actions, states)
+        made = torch.cat([self.net.dream(*part) for part in parts])
+        costs = goal_costs(made[:, -1], goal)
+        return costs.argmin(), costs, made
+
+    def _portions(self, frames: int, *columns: Tensor) -> list[tuple[Tensor, ...]]:
+        """Candidates in groups whose rows, of `frames` frames each, take bounded memory."""
+        most = max(1, MAX_ROWS // (frames * self.config.rows))
+        return list(zip(*(torch.split(column, most) for column in columns), strict=True))
+
+    def _check_candidates(self, actions: Tensor, states: Tensor) -> None:
+        if actions.dim() != 3 or states.dim() != 3 or not 1 <= len(actions) <= MAX_CANDIDATES:
+            raise BadRequest(
+                f"candidates are [1..{MAX_CANDIDATES}, T, {self.config.action_dim}], got {list(actions.shape)}",
+                "actions",
+            )
+
+    def _check_frame(self, frame: Tensor, name: str) -> None:
+        wanted = [self.config.tokens_per_frame, self.config.embed_dim]
+        if list(frame.shape) != wanted:
+            raise BadRequest(f"`{name}` is {list(frame.shape)}, expected {wanted}", name)
 
     def _check(self, z: Tensor, actions: Tensor, states: Tensor) -> None:
         if z.shape[-2:] != (self.config.tokens_per_frame, self.config.embed_dim) or not z.shape[1]:

@@ -125,6 +125,11 @@ def read_encoder(checkpoint: Checkpoint, config: Mapping[str, Any]) -> EncoderCo
     )
 
 
+def read_frames(checkpoint: Checkpoint) -> int:
+    """How many frames of a video a HF folder's model was trained on. Raises LoadError."""
+    return _count(_hf_values(checkpoint, {}), "frames_per_clip")
+
+
 def read_masked(checkpoint: Checkpoint, config: Mapping[str, Any]) -> MaskedConfig:
     """The masked predictor of a HF folder. Raises LoadError as `read_encoder` does."""
     values = _hf_values(checkpoint, config)
@@ -136,6 +141,11 @@ def read_masked(checkpoint: Checkpoint, config: Mapping[str, Any]) -> MaskedConf
         _count(values, "tubelet_size"),
         _count(values, "pred_num_mask_tokens"),
     )
+
+
+def own_section(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a checkpoint leaves to the node's section: all of it if there is no config.json, else nothing. Raises LoadError."""
+    return {} if (folder_of(checkpoint) / "config.json").exists() else config
 
 
 def _hf_values(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Mapping[str, Any]:

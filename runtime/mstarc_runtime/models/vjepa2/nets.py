@@ -190,6 +190,28 @@ class AcPredictorNet(StackNet):
         x = self.through(x, (cos, sin), dense(frame[:, None] >= frame[None] if frames > 1 else None))
         return self.head(x.view(len(z), frames, self.rows, -1))
 
+    def dream(self, z: Tensor, actions: Tensor, states: Tensor) -> Tensor:
+        """Rollouts from frames z [B, n, D] by actions and states [B, H, A]: the frames they imagine, layer-normed [B, H, n, D].
+
+        Keys and values of earlier frames are kept in a cache of this call.
+        """
+        held: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if layer in held:
+                k, v = (torch.cat(pair, dim=1) for pair in zip(held[layer], (k, v), strict=True))
+            held[layer] = (k, v)
+            return dense()(layer, q, k, v)
+
+        path = []
+        for step in range(actions.shape[1]):
+            cos, sin = (table.flatten(0, 1) for table in self.turn(torch.tensor([step], device=z.device)))
+            z = plain_norm(
+                self.head(self.through(self.tokens(z, actions[:, step], states[:, step]), (cos, sin), attend))
+            )
+            path.append(z)
+        return torch.stack(path, dim=1)
+
     def step(self, run: Run, z: Tensor, action: Tensor, state: Tensor) -> Tensor:
         """One frame of each request over its cached ones: z [B, n, D], action, state [B, A] -> raw next frames [B, n, D]."""
         batch = len(z)

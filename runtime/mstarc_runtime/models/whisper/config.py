@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,20 @@ _SIZES = (
 )  # fmt: skip
 
 
+_NAMED_IDS = {
+    "start_id": "<|startoftranscript|>", "translate_id": "<|translate|>", "transcribe_id": "<|transcribe|>",
+    "no_timestamps_id": "<|notimestamps|>",
+}  # fmt: skip
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
 @dataclass(frozen=True, slots=True)
 class WhisperConfig:
-    """What a spec, a loader and a sampler need to know. A `prompt_ids` of an English-only model is start, no-timestamps."""
+    """What a spec, a loader and a sampler need to know.
+
+    `prompt_ids` are forced by default; of an English-only model they are start, no-timestamps. `languages`: id by ISO 639-1 code;
+    empty if the model hears English only. `special`: ids by name, such as `<|translate|>`.
+    """
 
     n_mels: int
     d_model: int
@@ -40,6 +52,13 @@ class WhisperConfig:
     suppress_tokens: tuple[int, ...]
     begin_suppress_tokens: tuple[int, ...]
     prompt_ids: tuple[int, ...]
+    languages: Mapping[str, int]
+    special: Mapping[str, int]
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers of one head of the decoder."""
+        return self.d_model // self.decoder_heads
 
     @property
     def n_frames(self) -> int:
@@ -88,9 +107,10 @@ def config_values(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str
     """The facts as the values that a spec's `config { x = node.key }` names. `config` may hold `language` and `task`."""
     facts = read_config(checkpoint, str(config.get("language", "en")), str(config.get("task", "transcribe")))
     return {
-        **{name: getattr(facts, name) for name in facts.__slots__},
+        **{name: getattr(facts, name) for name in (*_SIZES, "n_frames", "head_dim", "eos_token_id")},
         **{name: list(getattr(facts, name)) for name in ("suppress_tokens", "begin_suppress_tokens", "prompt_ids")},
-        "n_frames": facts.n_frames,
+        **{key: facts.special[name] for key, name in _NAMED_IDS.items() if name in facts.special},
+        "language_ids": sorted(facts.languages.values()),
     }
 
 
@@ -100,6 +120,7 @@ def _from_ct2(folder: Path, language: str, task: str) -> WhisperConfig:
     lists = _json(folder / "config.json")
     vocab_size, d_model = _shape(variables, "decoder/embeddings/weight", 2)
     ids = _added_tokens(folder)
+    multilingual = vocab_size >= _MULTILINGUAL_VOCAB
     return WhisperConfig(
         n_mels=_shape(variables, "encoder/conv1/weight", 3)[1],
         d_model=d_model,
@@ -115,7 +136,9 @@ def _from_ct2(folder: Path, language: str, task: str) -> WhisperConfig:
         eos_token_id=_token(ids, "<|endoftext|>"),
         suppress_tokens=_ids(lists, "suppress_ids", vocab_size),
         begin_suppress_tokens=_ids(lists, "suppress_ids_begin", vocab_size),
-        prompt_ids=_prompt(ids, vocab_size >= _MULTILINGUAL_VOCAB, language, task),
+        prompt_ids=_prompt(ids, multilingual, language, task),
+        languages=_languages(ids) if multilingual else {},
+        special=ids,
     )
 
 
@@ -129,6 +152,7 @@ def _from_hf(folder: Path, language: str, task: str) -> WhisperConfig:
     ids |= {f"<|{k}|>": int(v) for k, v in generation.get("task_to_id", {}).items()}
     ids["<|startoftranscript|>"] = _int(generation, "decoder_start_token_id")
     ids["<|notimestamps|>"] = _int(generation, "no_timestamps_token_id")
+    multilingual = bool(generation.get("is_multilingual", True))
     return WhisperConfig(
         n_mels=_int(sizes, "num_mel_bins"),
         d_model=_int(sizes, "d_model"),
@@ -144,7 +168,9 @@ def _from_hf(folder: Path, language: str, task: str) -> WhisperConfig:
         eos_token_id=_int(generation, "eos_token_id"),
         suppress_tokens=_ids(generation, "suppress_tokens", vocab_size),
         begin_suppress_tokens=_ids(generation, "begin_suppress_tokens", vocab_size),
-        prompt_ids=_prompt(ids, bool(generation.get("is_multilingual", True)), language, task),
+        prompt_ids=_prompt(ids, multilingual, language, task),
+        languages=_languages(ids) if multilingual else {},
+        special=ids,
     )
 
 
@@ -155,6 +181,12 @@ def _prompt(ids: Mapping[str, int], multilingual: bool, language: str, task: str
     if multilingual:
         names += [f"<|{language}|>", f"<|{task}|>"]
     return tuple(_token(ids, name) for name in [*names, "<|notimestamps|>"])
+
+
+def _languages(ids: Mapping[str, int]) -> dict[str, int]:
+    """Ids of language tokens by code."""
+    found = {name: _LANGUAGE.fullmatch(name) for name in ids}
+    return {match[1]: ids[name] for name, match in found.items() if match is not None}
 
 
 def _token(ids: Mapping[str, int], name: str) -> int:

@@ -1,0 +1,91 @@
+"""specs/pi05.walk on the reference checkpoint: actions from given pixels, ids and noise, alone and beside others; a frozen prefix."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mstarc_runtime.engines.transformer import TransformerEngine
+from mstarc_runtime.program import Part
+from tests.e2e.pi05_given import GOLDEN, PAIRS, noise, task_of
+from tests.e2e.shipped import ask, linked, near, running
+
+EXTERNS = {name: f"tests.e2e.pi05_given.{name}" for name in ("prompt", "cameras")}
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("mstarc_runtime.worker.draws.normals", noise)
+    return linked("pi05", {"pi05": GOLDEN.folder}, EXTERNS)
+
+
+async def action(engine: Any, number: int) -> Any:
+    case, row = PAIRS[number]
+    task = task_of(case, row)
+    inputs = {"images": [Part("image", task=task)], "task": task}
+    steps = GOLDEN.cases[case]["params"]["num_steps"]
+    (found,) = (await ask(engine, "act", inputs, {"flow_steps": steps}, seed=number))["action"]
+    return found
+
+
+def wanted(number: int) -> Any:
+    case, row = PAIRS[number]
+    return GOLDEN.tensor(case, "actions")[row].numpy()
+
+
+async def test_every_case_alone_and_together(program: Any) -> None:
+    """One to three cameras, a gap, padding, five steps: each as the reference, also in one batch of all."""
+    async with running(program) as engine:
+        alone = [await action(engine, number) for number in range(len(PAIRS))]
+        together = await asyncio.gather(*[action(engine, number) for number in range(len(PAIRS))])
+    for number in range(len(PAIRS)):
+        near(alone[number], wanted(number), 3e-4)
+        near(together[number], alone[number], 1e-5)
+    assert {GOLDEN.tensor(case, "image_mask")[row].sum().item() for case, row in PAIRS} == {1, 2, 3}
+
+
+async def test_the_flow_leaves_the_prefix_as_it_was(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page, length and position of a prefix is the same before and after each flow step, bit for bit."""
+    call = TransformerEngine.call
+    checked: list[int] = []
+
+    def watched(engine: TransformerEngine, method: Any, spec: Any, calls: Any) -> Any:
+        if not spec.frozen:
+            return call(engine, method, spec, calls)
+        before = [_state(engine, each.contexts[0]) for each in calls]
+        results = call(engine, method, spec, calls)
+        for each, was in zip(calls, before, strict=True):
+            now = _state(engine, each.contexts[0])
+            assert now[1:] == was[1:] and torch.equal(now[0], was[0])
+        checked.extend(len(each.contexts[0].pages) for each in calls)
+        return results
+
+    monkeypatch.setattr(TransformerEngine, "call", watched)
+    async with running(program) as engine:
+        found = await asyncio.gather(*[action(engine, number) for number in range(3)])
+    assert len(checked) == sum(GOLDEN.cases[PAIRS[n][0]]["params"]["num_steps"] for n in range(3)) and min(checked) > 0
+    for number, each in enumerate(found):
+        near(each, wanted(number), 3e-4)
+
+
+def _state(engine: TransformerEngine, context: Any) -> tuple[Any, ...]:
+    """(keys and values of its pages, pages, length, position)."""
+    rows = [
+        engine.pool.data[:, :, page * engine.pool.page_size : (page + 1) * engine.pool.page_size]
+        for page in context.pages
+    ]
+    return torch.cat(rows, dim=2).clone(), list(context.pages), context.length, context.position
+
+
+async def test_the_noise_is_drawn_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without given noise: equal seeds, equal actions; other seeds, others."""
+    program = linked("pi05", {"pi05": GOLDEN.folder}, EXTERNS)
+    task = task_of(*PAIRS[0])
+    inputs = {"images": [Part("image", task=task)], "task": task}
+    async with running(program) as engine:
+        one, two, three = [(await ask(engine, "act", inputs, seed=seed))["action"][0] for seed in (7, 7, 8)]
+    assert np.array_equal(one, two) and np.abs(one - three).max() > 1e-2
