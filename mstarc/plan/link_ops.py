@@ -31,9 +31,8 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
     transformer = node.kind == "transformer"
     if op.positions == "at":
         raise FoldError(f"not built yet: {named} with `positions at`")
-    for built, words in ((not op.random, "`random`"), (not op.samples, f"`samples {op.samples}`")):
-        if not built:  # it would run, and draw from something that no seed reaches
-            raise FoldError(f"not built yet: {named} with {words}")
+    if op.samples:  # it would run, and draw from something that no seed reaches
+        raise FoldError(f"not built yet: {named} with `samples {op.samples}`")
     return OpLink(
         name=op.name,
         params=[_kind(port) for port in op.params],

@@ -134,18 +134,22 @@ class ComponentMachine:
 
     def invoke(self, run: OpRun) -> tuple[Any, ...]:
         method = getattr(self._components[run.node], run.decl.name)
-        if run.decl.attrs.random or run.decl.attrs.samples:
-            raise RuntimeFault(
-                f"op `{run.node}.{run.decl.name}` draws random numbers, which the interpreter cannot hand to it"
-            )
+        if run.decl.attrs.samples:
+            raise RuntimeFault(f"op `{run.node}.{run.decl.name}` samples, which the interpreter cannot hand to it")
         batched = run.store is not None or run.decl.attrs.batch == "stack"
-        args = [self._argument(run, k, batched) for k in range(len(run.args))]
+        args = [*self._handed(run, batched), *(self._argument(run, k, batched) for k in range(len(run.args)))]
         found: Any = method(DenseRun(run), *args) if run.store is not None else method(*args)
         count = len(run.decl.results)
         results = tuple(found) if count > 1 else (found,)[:count]
         if batched:
             results = tuple(self._row(run, k, result) for k, result in enumerate(results))
         return tuple(self.arrays.asarray(result) for result in results)
+
+    def _handed(self, run: OpRun, batched: bool) -> list[Any]:
+        """What the op's attributes add before its arguments, as `worker.handed` has it."""
+        from mstarc_runtime.sampling.op_noise import OpNoise
+
+        return [OpNoise(self.arrays, [_philox_key(run.key)], batched)] if run.decl.attrs.random and run.key else []
 
     def _argument(self, run: OpRun, k: int, batched: bool) -> Any:
         """An argument as the component protocol has it for one request: packed as it is, host in a list, others on a new dim 0."""

@@ -79,7 +79,7 @@ class HashOps:
         return [self._one(op, session, wait.args, wait.writes, wait.reads, wait.only) for session, wait in calls]
 
     def call_batch(
-        self, op: str, sessions: Any, columns: Any, writes: Any, reads: Any, only: Any, errors: list[Any]
+        self, op: str, walk: str, sessions: Any, columns: Any, writes: Any, reads: Any, only: Any, errors: list[Any]
     ) -> Any:
         self.batches.append(len(sessions))
         for column in columns:

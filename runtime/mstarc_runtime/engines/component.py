@@ -7,6 +7,12 @@ A component is a class named in `specs/<model>.yaml`. It has one method per op o
 returns every output with that dim. Arrays are torch tensors; a component with `ARRAYS = "numpy"` gets numpy arrays, and a
 worker whose components all say so never imports torch.
 
+*Op attributes* hand a method more, before its arguments (after the `Run`):
+
+* `random`: a `Noise`. `noise.normal(2, 8)` gives f32 [2, 8], or [B, 2, 8] where arguments have the requests on dim 0. The numbers
+  are keyed by the request's seed, the walk, the op and how often this walk called it in this request, so they depend on neither
+  batch nor rank; several `normal`s of one call give different numbers, in the order of the calls.
+
 A method must not change its arguments: they may be carried, emitted or sent.
 
 *Transformer node.* The method's first argument is a `Run`: the packed batch. An argument of type `i64` arrives as [B]; one whose
@@ -60,6 +66,14 @@ class Run(Protocol):
 
     def cross(self, layer: int, q: Tensor, *, scale: float | None = None) -> Tensor:
         """Attend q [ΣT, heads, head_dim] over the context that the call names with `reads`, without a mask or a write."""
+        ...
+
+
+class Noise(Protocol):
+    """What an op with the attribute `random` draws from."""
+
+    def normal(self, *shape: int) -> Any:
+        """Standard normals f32 [*shape] ([B, *shape] with `batch stack` or of a transformer), on the component's device."""
         ...
 
 

@@ -14,6 +14,7 @@ from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.program import ABSENT
 
 if TYPE_CHECKING:
+    from mstarc_runtime.worker.handed import Handed
     from mstarc_runtime.worker.ops import BoundOp
     from mstarc_runtime.worker.session import Session
 
@@ -51,6 +52,7 @@ class TransformerOps:
         rows: Sequence[tuple[Any, ...]],
         writes: tuple[str, ...],
         reads: tuple[str, ...],
+        handed: Handed,
     ) -> list[Any]:
         """One result per request; ABSENT where its context is switched off, None where the call takes nothing."""
         link, cache = bound.link, bound.node.cache
@@ -70,7 +72,10 @@ class TransformerOps:
                 calls.append(Call(row, found[0], takes, found[1], advance=link.advance))
         if not calls:
             return outcomes
-        columns = self._engines[cache].call(bound.method, self._spec(bound), calls)
+        lanes = [i for i, call in zip(places, calls, strict=True) for _ in call.contexts]
+        extra = handed.rows(lanes)
+        method = (lambda run, *args: bound.method(run, *extra, *args)) if extra else bound.method
+        columns = self._engines[cache].call(method, self._spec(bound), calls)
         for k, i in enumerate(places):
             values = tuple(column[k] for column in columns)
             outcomes[i] = values[0] if len(values) == 1 else values or None

@@ -16,6 +16,7 @@ from mstarc_runtime.checkpoints import LazyCheckpoints, resolve
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError, RuntimeFault, describe
 from mstarc_runtime.program import ABSENT
+from mstarc_runtime.worker.handed import Handed
 from mstarc_runtime.worker.waits import CallWait
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class OpTable:
         """Whether two waiting calls of an op may share a batch."""
         return (
             first.only == other.only
+            and (first.walk == other.walk or not self._ops[first.op].link.random)
             and first.writes == other.writes
             and first.reads == other.reads
             and all(
@@ -113,12 +115,15 @@ class OpTable:
     # -------------------------------------------------------------------------------------------------------------- calls
 
     def call_rows(self, op: str, calls: Sequence[tuple[Session, CallWait]]) -> list[Any]:
-        """One outcome per call: the op's result (a tuple if it has several), or the exception it raised."""
+        """One outcome per call: the op's result (a tuple if it has several), or the exception it raised.
+
+        The calls are of one walk, as far as an op draws: `fits` sees to it.
+        """
         bound, first = self._ops[op], calls[0][1]
         sessions = [session for session, _ in calls]
         rows = [tuple(self._to_array(bound.link, k, value) for k, value in enumerate(wait.args)) for _, wait in calls]
         try:
-            return self._run(bound, sessions, rows, first.writes, first.reads, first.only)
+            return self._run(bound, first.walk, sessions, rows, first.writes, first.reads, first.only)
         except Exception as error:
             if len(calls) == 1:
                 return [error]
@@ -127,6 +132,7 @@ class OpTable:
     def call_batch(
         self,
         op: str,
+        walk: str,
         sessions: Sequence[Session],
         columns: tuple[Any, ...],
         writes: tuple[str, ...],
@@ -139,10 +145,12 @@ class OpTable:
         rows: list[tuple[Any, ...]] = []
         try:
             if bound.link.batch == "stack" and bound.node.kind == "stateless":
-                results = bound.method(*columns)  # batched already: nothing to take apart and put together
+                handed = Handed(self.arrays, bound, walk, sessions)
+                with handed.undone_on_failure():  # batched already: nothing to take apart and put together
+                    results = bound.method(*handed.rows(range(len(sessions))), *columns)
                 return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
             rows = _rows(columns, len(sessions))
-            return self._stack(self._run(bound, sessions, rows, writes, reads, only))
+            return self._stack(self._run(bound, walk, sessions, rows, writes, reads, only))
         except Exception as error:
             if len(sessions) == 1:
                 errors.append((0, error))
@@ -150,7 +158,7 @@ class OpTable:
         outcomes: list[Any] = []
         for i, (session, row) in enumerate(zip(sessions, rows or _rows(columns, len(sessions)), strict=True)):
             try:
-                outcomes.append(self._run(bound, [session], [row], writes, reads, only)[0])
+                outcomes.append(self._run(bound, walk, [session], [row], writes, reads, only)[0])
             except Exception as error:
                 errors.append((i, error))
                 outcomes.append(None)
@@ -164,6 +172,7 @@ class OpTable:
     def _run(
         self,
         bound: BoundOp,
+        walk: str,
         sessions: Sequence[Session],
         rows: Sequence[tuple[Any, ...]],
         writes: tuple[str, ...],
@@ -171,18 +180,15 @@ class OpTable:
         only: tuple[int, ...] | None,
     ) -> list[Any]:
         outcomes: list[Any]
-        if bound.node.kind == "transformer":
-            outcomes = self._need(self._transformers).call(bound, sessions, rows, writes, reads)
-        elif bound.link.batch == "stack":
-            columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
-            results = bound.method(*columns)
-            several = results if bound.link.results > 1 else (results,)
-            outcomes = [tuple(column[i] for column in several) for i in range(len(rows))]
-            outcomes = (
-                [o if bound.link.results > 1 else o[0] for o in outcomes] if bound.link.results else [None] * len(rows)
-            )
-        else:
-            outcomes = [bound.method(*row) for row in rows]
+        handed = Handed(self.arrays, bound, walk, sessions)
+        with handed.undone_on_failure():
+            if bound.node.kind == "transformer":
+                outcomes = self._need(self._transformers).call(bound, sessions, rows, writes, reads, handed)
+            elif bound.link.batch == "stack":
+                columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
+                outcomes = _per_row(bound.link, bound.method(*handed.rows(range(len(rows))), *columns), len(rows))
+            else:
+                outcomes = [bound.method(*handed.row(i), *row) for i, row in enumerate(rows)]
         if only is None or bound.link.results <= 1:
             return outcomes
         return [_pick(outcome, only) for outcome in outcomes]
@@ -250,6 +256,15 @@ def _rows(columns: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     return [tuple(column[i] for column in columns) for i in range(count)]
 
 
+def _per_row(link: OpLink, results: Any, count: int) -> list[Any]:
+    """Batched results as one outcome per row."""
+    if not link.results:
+        return [None] * count
+    if link.results == 1:
+        return [results[i] for i in range(count)]
+    return [tuple(column[i] for column in results) for i in range(count)]
+
+
 def _pick(outcome: Any, only: tuple[int, ...]) -> Any:
     """The results that are used; nothing to pick where the call was skipped or its context is off."""
     if not isinstance(outcome, tuple):
@@ -263,7 +278,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:
     """A method that cannot take the op's arguments is found at start-up, not on a request."""
-    count = len(link.params) + (1 if node.kind == "transformer" else 0)
+    count = len(link.params) + (node.kind == "transformer") + link.random
     try:
         inspect.signature(method).bind(*[None] * count)
     except TypeError as error:

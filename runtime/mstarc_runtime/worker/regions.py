@@ -111,7 +111,8 @@ class Batch:
     ) -> Any:
         errors: list[tuple[int, BaseException]] = []
         sessions = [row.session for row in self.rows]
-        outputs = self.rank.ops.call_batch(op, sessions, args, writes, reads, only, errors)
+        walk = self.rows[0].run.name
+        outputs = self.rank.ops.call_batch(op, walk, sessions, args, writes, reads, only, errors)
         self._note(errors)
         return outputs
 

@@ -9,13 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CallWait:
-    """One call of `node.op`, batched with calls of other requests."""
+    """One call of `node.op` in a walk, batched with calls of other requests."""
 
     op: str
     args: tuple[Any, ...]
     writes: tuple[str, ...]
     reads: tuple[str, ...]
     only: tuple[int, ...] | None
+    walk: str
 
 
 @dataclass(frozen=True, slots=True)

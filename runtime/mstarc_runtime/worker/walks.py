@@ -69,7 +69,7 @@ class WalkRun:
         reads: tuple[str, ...] = (),
         only: tuple[int, ...] | None = None,
     ) -> CallWait:
-        return CallWait(op, args, writes, reads, only)
+        return CallWait(op, args, writes, reads, only, self.name)
 
     def loop(
         self,
