@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from mstarc_runtime.serving.service import Service
 from mstarc_runtime.serving.walks import read_inputs, shown
 from tests.runtime import toy
 from tests.serving.parrot import harness, settled
+from tests.serving.robot import packed, unpacked
 
 
 @pytest.fixture
@@ -145,3 +147,85 @@ def test_values_as_json(value: Any, expected: Any) -> None:
         "attributes": {"scale": 0.5},
         "walk": "w",
     }
+
+
+# --- arrays in and out
+
+
+MSGPACK = {"content-type": "application/msgpack"}
+
+
+async def test_msgpack(http: httpx.AsyncClient) -> None:
+    """Arrays as bytes in and out; a stream is one map after another; errors are JSON."""
+    asked = {"inputs": {"start": np.array(1)}, "params": {"steps": 3}}
+    found = await http.post("/v1/walks/gathered", content=packed(asked), headers=MSGPACK)
+    assert found.headers["content-type"] == "application/msgpack"
+    (event,) = unpacked(found.content)["events"]
+    assert event["value"].dtype == np.int64 and event["value"].tolist() == [1, 2, 3]
+    streamed = await http.post("/v1/walks/gathered", content=packed({**asked, "stream": True}), headers=MSGPACK)
+    parts = [unpacked(part) for part in _maps(streamed.content)]
+    assert parts[0]["value"].tolist() == [1, 2, 3] and parts[1]["outcome"]["causes"] == {} and len(parts) == 2
+    failed = await http.post("/v1/walks/sums", content=packed({"inputs": {"start": "x"}}), headers=MSGPACK)
+    assert (failed.status_code, failed.json()["error"]["param"]) == (400, "start")
+
+
+def _maps(data: bytes) -> list[bytes]:
+    """Messages that stand one behind another."""
+    found, start = [], 0
+    for end in range(1, len(data) + 1):
+        try:
+            msgspec.msgpack.decode(data[start:end])
+        except msgspec.DecodeError:
+            continue
+        found.append(data[start:end])
+        start = end
+    return found
+
+
+async def test_arrays_as_base64(http: httpx.AsyncClient) -> None:
+    start = {"dtype": "int64", "shape": [], "data": base64.b64encode(np.int64(1).tobytes()).decode()}
+    asked = {"inputs": {"start": start}, "params": {"steps": 3}, "tensors": "base64"}
+    (event,) = (await http.post("/v1/walks/gathered", json=asked)).json()["events"]
+    assert (event["value"]["dtype"], event["value"]["shape"]) == ("int64", [3])
+    assert np.frombuffer(base64.b64decode(event["value"]["data"]), "<i8").tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [("application/json", "application/json"), ("*/*", "application/msgpack"), ("application/x-msgpack, */*", "application/msgpack")],
+)  # fmt: skip
+async def test_the_answer_is_of_the_kind_that_is_accepted(http: httpx.AsyncClient, accept: str, kind: str) -> None:
+    body = packed({"inputs": {"start": 1}})
+    found = await http.post("/v1/walks/gathered", content=body, headers={**MSGPACK, "accept": accept})
+    assert found.headers["content-type"] == kind
+
+
+async def test_text_comes_with_the_ids() -> None:
+    """The characters that an id completes, and the whole text at the end."""
+    async with harness() as h:
+        found = (await h.http.post("/v1/walks/echo", json={"inputs": {"words": "né"}})).json()
+        streamed = await h.http.post("/v1/walks/echo", json={"inputs": {"words": "né"}, "stream": True})
+    assert [event["text"] for event in found["events"]] == ["n", "", "é"] and found["text"] == "né"
+    assert json.loads(streamed.text.split("\n\n")[-3].removeprefix("data: "))["text"] == "né"
+
+
+def test_media_of_every_form() -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    written = {"dtype": "uint8", "shape": [2, 2, 3], "data": base64.b64encode(pixels.tobytes()).decode()}
+    entry = Entry(
+        "x", (Input("v", "video"), Input("i", "parts", members=("image",)), Input("t", "tensor", dtype="f32")), ()
+    )
+    found = read_inputs(entry, {"v": [written, pixels], "i": ["YWI=", written, b"raw", {"data": "YWI="}], "t": written})
+    assert all(np.array_equal(frame, pixels) for frame in found["v"]) and np.array_equal(found["t"], pixels)
+    assert [part.kind for part in found["i"]] == ["image"] * 4
+    assert [found["i"][k].data for k in (0, 2, 3)] == [b"ab", b"raw", b"ab"]
+    assert np.array_equal(found["i"][1].data, pixels)
+    for wrong, field in (
+        ({"v": [{**written, "shape": [2, 2]}]}, "inputs.v[0].data"),
+        ({"v": {"data": 3}}, "inputs.v.data"),
+        ({"i": [{**written, "dtype": "complex128"}]}, "inputs.i[0].dtype"),
+        ({"t": {**written, "dtype": "float16", "shape": [1.5]}}, "inputs.t.shape"),
+    ):
+        with pytest.raises(BadRequest) as refusal:
+            read_inputs(entry, wrong)
+        assert refusal.value.field == field

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from mstarc_runtime.errors import BadRequest, RuntimeFault
-from mstarc_runtime.serving import chat, walks
-from mstarc_runtime.serving.body import read_json
+from mstarc_runtime.serving import actions, chat, walks
+from mstarc_runtime.serving.body import read_json, read_values, wants_msgpack
 from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.faults import RETRY_S, Fault, fault, log_unexpected, shown_to
 from mstarc_runtime.serving.service import Service
 from mstarc_runtime.serving.sse import EventStream, JsonResponse
 
 Work = Callable[[Client, dict[str, Any], float], Awaitable[Response]]
+Read = Callable[[Request, int], Awaitable[dict[str, Any]]]
 
 
 def make_app(service: Service) -> FastAPI:
@@ -82,17 +85,39 @@ def _add_work(app: FastAPI, service: Service) -> None:
         """Any request of the model."""
         known = name if name in service.engine.entries else "unknown"
         return await _serve(
-            service, request, known, lambda client, body, start: walks.complete(service, client, name, body)
+            service,
+            request,
+            known,
+            lambda client, body, start: walks.complete(service, client, name, body, wants_msgpack(request)),
+            read_values,
         )
 
+    @app.post("/v1/actions")
+    async def actions_once(request: Request) -> Response:
+        """A robot's observation."""
+        name = "actions" if service.policy is None else service.policy.entry.name
+        return await _serve(
+            service,
+            request,
+            name,
+            lambda client, body, start: actions.complete(service, client, body, start, wants_msgpack(request)),
+            read_values,
+        )
 
-async def _serve(service: Service, request: Request, name: str, work: Work) -> Response:
+    @app.websocket("/v1/actions")
+    @app.websocket("/")
+    async def actions_by_turns(socket: WebSocket) -> None:
+        """A robot's observations, one after another; at the root as well, where such clients look by themselves."""
+        await actions.converse(service, socket)
+
+
+async def _serve(service: Service, request: Request, name: str, work: Work, read: Read = read_json) -> Response:
     """Read the body, do the work for as long as the client is there, and answer errors."""
     start = time.monotonic()
     client: Client | None = None
     streams = False
     try:
-        body = await read_json(request, service.options.max_bytes)
+        body = await read(request, service.options.max_bytes)
         client = Client(request.receive)
         response = await work(client, body, start)
         streams = isinstance(response, EventStream)
@@ -116,19 +141,32 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] != "http" or path in ("/health", "/ready"):
+        if scope["type"] not in ("http", "websocket") or path in ("/health", "/ready"):
             await self._app(scope, receive, send)
             return
         try:
-            self._service.check_key(dict(scope["headers"]).get(b"authorization"))
+            headers = dict(scope["headers"])
+            self._service.check_key(headers.get(b"authorization"))
+            if scope["type"] == "websocket":
+                _check_origin(headers)
         except RuntimeFault as error:
-            await _refusal(fault(error))(scope, receive, send)
+            if scope["type"] == "websocket":
+                await WebSocket(scope, receive, send).send_denial_response(_refusal(fault(error)))
+            else:
+                await _refusal(fault(error))(scope, receive, send)
             return
-        if not path.startswith("/v1/"):
+        if scope["type"] == "websocket" or not path.startswith("/v1/"):
             await self._app(scope, receive, send)
             return
         with self._service.metrics.open.track_inprogress():
             await self._app(scope, receive, send)
+
+
+def _check_origin(headers: Mapping[bytes, bytes]) -> None:
+    """Raises BadRequest (403) for a page of another site: browsers let it open a socket, and nothing else would stop it."""
+    origin = headers.get(b"origin")
+    if origin is not None and urlsplit(origin).netloc != headers.get(b"host"):
+        raise BadRequest("a page of another site may not open a socket here", None, 403)
 
 
 def _refusal(found: Fault) -> Response:

@@ -1,15 +1,17 @@
-"""Reads a request body within its limits and parses it as strict JSON. Whatever is wrong is a `BadRequest`."""
+"""Reads a request body within its limits and parses it as strict JSON, or as msgpack. Whatever is wrong is a `BadRequest`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.serving.faults import CLIENT_GONE
+from mstarc_runtime.serving.tensors import MSGPACK, MSGPACK_KINDS, parse_msgpack
 
 MAX_BYTES = 25 * 2**20
 READ_S = 60.0  # a body must be here by then
@@ -22,9 +24,40 @@ async def read_json(request: Request, limit: int = MAX_BYTES, read_s: float = RE
     Raises BadRequest: 400 for JSON that is broken, not UTF-8, not an object, or has a key twice, NaN, or half a surrogate pair;
     408, 413, 415. Raises RequestFailed (499) if the client leaves.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
+    if not _is_json(kind_of(request)):
         raise BadRequest("the content type must be application/json", None, 415)
+    return await _object(request, parse, "JSON", limit, read_s)
+
+
+async def read_values(request: Request, limit: int = MAX_BYTES, read_s: float = READ_S) -> dict[str, Any]:
+    """The body as a JSON object or a msgpack map, by its content type. Raises as `read_json` does."""
+    if kind_of(request) in MSGPACK_KINDS:
+        return await _object(request, parse_msgpack, "msgpack", limit, read_s)
+    if not _is_json(kind_of(request)):
+        raise BadRequest(f"the content type must be application/json or {MSGPACK}", None, 415)
+    return await _object(request, parse, "JSON", limit, read_s)
+
+
+def kind_of(request: Request) -> str:
+    """The media type of the body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wants_msgpack(request: Request) -> bool:
+    """Whether the answer is to be msgpack: as `Accept` says, else as the body came."""
+    accepted = [kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(",")]
+    if any(kind in MSGPACK_KINDS for kind in accepted):
+        return True
+    return kind_of(request) in MSGPACK_KINDS and not any(_is_json(kind) for kind in accepted)
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.endswith("+json")
+
+
+async def _object(
+    request: Request, read: Callable[[bytes], Any], name: str, limit: int, read_s: float
+) -> dict[str, Any]:
     try:
         async with asyncio.timeout(read_s):
             body = await _read(request, limit)
@@ -32,9 +65,9 @@ async def read_json(request: Request, limit: int = MAX_BYTES, read_s: float = RE
         raise BadRequest(f"the body did not arrive within {read_s:g} s", None, 408) from None
     except ClientDisconnect:
         raise RequestFailed("the client left", CLIENT_GONE) from None
-    found = parse(body) if len(body) < _OFF_LOOP else await asyncio.to_thread(parse, body)
+    found = read(body) if len(body) < _OFF_LOOP else await asyncio.to_thread(read, body)
     if not isinstance(found, dict):
-        raise BadRequest("the body must be a JSON object")
+        raise BadRequest(f"the body must be a {name} {'map' if name == 'msgpack' else 'object'}")
     return found
 
 

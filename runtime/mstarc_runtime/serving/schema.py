@@ -191,6 +191,15 @@ class WalkRequest(Strict):
     wants: list[str] = []
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stream: bool = False
+    tensors: Literal["list", "base64"] = "list"
+
+
+class ActionOptions(Strict):
+    """What a message to `/v1/actions` may hold besides the observation."""
+
+    params: dict[str, Any] = {}
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    tensors: Literal["list", "base64"] = "list"
 
 
 Model = TypeVar("Model", bound=Strict)

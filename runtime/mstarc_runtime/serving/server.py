@@ -52,7 +52,14 @@ async def serve(
     service = Service(engine, options)
     status = Status()
     config = uvicorn.Config(
-        make_app(service), log_config=None, access_log=False, lifespan="off", ws="none", timeout_keep_alive=30
+        make_app(service),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="auto",
+        ws_max_size=options.max_bytes,
+        ws_per_message_deflate=False,
+        timeout_keep_alive=30,
     )
     http = _Http(config)
     serving = asyncio.create_task(http.serve([listener]), name="http")

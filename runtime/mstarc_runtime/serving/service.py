@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,11 +14,15 @@ from typing import Any
 from mstarc_runtime.abi.messages import Loading
 from mstarc_runtime.conductor.engine import DEADLINE_S, Engine
 from mstarc_runtime.conductor.requests import RequestRun
-from mstarc_runtime.errors import BadRequest, RequestFailed, Unavailable
+from mstarc_runtime.errors import BadRequest, LoadError, RequestFailed, Unavailable
 from mstarc_runtime.serving.body import MAX_BYTES
 from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.metrics import Metrics
-from mstarc_runtime.serving.surface import chat_surface
+from mstarc_runtime.serving.sse import WRITE_S
+from mstarc_runtime.serving.surface import chat_surface, policy_surface, text_decoder
+from mstarc_runtime.serving.text import TextReader
+
+log = logging.getLogger("mstarc.serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class Options:
     max_bytes: int = MAX_BYTES
     deadline_s: float = DEADLINE_S
     grace_s: float = 8.0  # what running requests get at shutdown
+    write_s: float = WRITE_S  # a robot that reads nothing for so long is treated as gone
 
 
 class Service:
@@ -37,6 +43,8 @@ class Service:
         self.engine = engine
         self.options = options or Options()
         self.surface = chat_surface(engine.linked, engine.program, engine.externs)
+        self.policy = policy_surface(engine.linked, engine.program, engine.externs)
+        self._decoder = text_decoder(engine.linked, engine.externs)
         self.metrics = Metrics(engine)
         self.loading = ""  # what the ranks load at the moment
         self.draining = False
@@ -60,10 +68,26 @@ class Service:
         """Keep what is loading, for `/ready`."""
         self.loading = f"rank {message.rank}: {message.what} ({message.done} of {message.total})"
 
+    def text_reader(self) -> TextReader | None:
+        """What makes text of the ids of one request; None if the model names no decoder, or its checkpoint lacks what that needs."""
+        if self._decoder is None:
+            return None
+        try:
+            return TextReader(self._decoder)
+        except LoadError as error:
+            log.warning("text is shown as ids: %s", error)
+            self._decoder = None
+            return None
+
     def check_key(self, header: bytes | None) -> None:
-        """Raises BadRequest (401) unless the `Authorization` header holds the key, if there is one."""
+        """Raises BadRequest (401) unless the `Authorization` header holds the key, if there is one.
+
+        Robots' clients write `Api-Key` where others write `Bearer`.
+        """
         key = self.options.api_key
-        if key and not hmac.compare_digest(header or b"", f"Bearer {key}".encode()):
+        scheme, _, given = (header or b"").partition(b" ")
+        known = scheme.lower() in (b"bearer", b"api-key")
+        if key and not (hmac.compare_digest(given, key.encode()) and known):
             raise BadRequest("the API key is missing or wrong: send `Authorization: Bearer <key>`", None, 401)
 
     @asynccontextmanager

@@ -44,8 +44,13 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], write_s: float = WRITE_S
+        self,
+        events: AsyncGenerator[bytes, None],
+        close: Callable[[], Awaitable[None]],
+        write_s: float = WRITE_S,
+        media_type: str | None = None,
     ) -> None:
+        self.media_type = media_type or self.media_type
         self._events = events
         self._close = close
         self._write_s = write_s

@@ -1,4 +1,4 @@
-"""What of a model the chat endpoint shows: read once from the linked program's `modalities` and `chat` sections."""
+"""What of a model the chat and the action endpoints show: read once from the linked program's `modalities` and `chat` sections."""
 
 from __future__ import annotations
 
@@ -52,9 +52,45 @@ def chat_surface(linked: Linked, program: ConductorProgram, externs: Externs) ->
         input=str(chat["input"]),
         audio_input=bool(chat.get("audio_input", False)),
         params={param.name: param for param in program.PARAMS},
-        decoder=externs.bind(text["decoder"]) if text.get("decoder") else None,
+        decoder=text_decoder(linked, externs),
         finish=str(text.get("finish", "")),
         usage=str(text.get("usage", "")),
         rate=int(audio.get("rate", 24000)),
         voices=tuple(audio.get("voices", ())),
     )
+
+
+def text_decoder(linked: Linked, externs: Externs) -> Callable[[], TextDecoder] | None:
+    """What makes a decoder for one request's token ids; None if the model names none."""
+    text: Mapping[str, Any] = linked.modalities.get("text") or {}
+    return externs.bind(text["decoder"]) if text.get("decoder") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The request that a robot's observation runs.
+
+    `observe` makes its inputs of an observation, `units` the robot's actions of the chunk that it emits, `robot` what a client is
+    told of cameras, state and actions.
+    """
+
+    entry: Entry
+    observe: Callable[[Mapping[str, Any]], dict[str, Any]]
+    units: Callable[[Any], Any]
+    robot: Callable[[], Mapping[str, Any]]
+
+
+def policy_surface(linked: Linked, program: ConductorProgram, externs: Externs) -> Policy | None:
+    """What `/v1/actions` serves; None if the binding does not say. Raises LoadError if it does not fit the program."""
+    action: Mapping[str, Any] = linked.modalities.get("action") or {}
+    if not action:
+        return None
+    missing = [key for key in ("request", "observe", "units", "robot") if not isinstance(action.get(key), str)]
+    if missing:
+        raise LoadError(f"`modalities.action` of `{linked.model}` lacks {', '.join(missing)}")
+    entry = next((entry for entry in program.ENTRIES if entry.name == action["request"]), None)
+    if entry is None or ("action", False) not in entry.outputs:
+        raise LoadError(
+            f"`modalities.action.request` names `{action['request']}`, which is no request that gives actions"
+        )
+    return Policy(entry, *(externs.bind(action[key]) for key in ("observe", "units", "robot")))

@@ -1,13 +1,16 @@
-"""`/v1/walks/<request>`: any request of a model by its inputs and params; its events as JSON, at once or as a stream."""
+"""`/v1/walks/<request>`: any request of a model by its inputs and params; its events at once or as a stream, in JSON or msgpack.
+
+Events of text hold what the model emitted (`value`, often a token's id) and, if the model names a decoder, the characters that it
+completes (`text`). A stream is server-sent events, in msgpack one map after another; an error is the last of them.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import math
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.responses import Response
@@ -21,46 +24,70 @@ from mstarc_runtime.serving.faults import log_unexpected, shown_to
 from mstarc_runtime.serving.schema import WalkRequest, validate
 from mstarc_runtime.serving.service import Service
 from mstarc_runtime.serving.sse import DONE, EventStream, JsonResponse, data
+from mstarc_runtime.serving.tensors import JSON, MSGPACK, Form, is_array_object, pack, plain, read_array, read_medium
+from mstarc_runtime.serving.text import TextReader
 
-_BYTES = ("image", "audio", "video")  # sent as base64
+T = TypeVar("T")
+
+_MEDIA = ("image", "audio", "video")
+_OFF_LOOP = 2**18  # bytes of arrays beyond which an answer is written in a thread
 
 
-async def complete(service: Service, client: Client, name: str, body: dict[str, Any]) -> Response:
-    """Run one request. Raises RuntimeFault for whatever goes wrong before its first event."""
+async def complete(service: Service, client: Client, name: str, body: dict[str, Any], binary: bool) -> Response:
+    """Run one request. `binary`: answer in msgpack. Raises RuntimeFault for whatever goes wrong before its first event."""
     asked = validate(WalkRequest, body)
+    form = Form(binary, asked.tensors == "base64")
     entry = service.engine.entries.get(name)
     inputs = asked.inputs if entry is None else read_inputs(entry, asked.inputs)
     async with AsyncExitStack() as stack:
         run = await stack.enter_async_context(service.run(client, name, inputs, asked.params, asked.wants, asked.seed))
         events = aiter(run.events())
+        answer = _Answer(run, client, form, service.text_reader())
         if not asked.stream:
-            found = [shown(event) async for event in events]
+            response = await answer.whole(name, events)
             service.metrics.ended(name, "ok")
-            return JsonResponse({"request": name, "events": found, "outcome": _outcome(run)})
+            return response
         first = await anext(events, None)
-        stream = _Stream(run, client)
-        stack.callback(lambda: service.metrics.ended(name, stream.outcome))
+        stack.callback(lambda: service.metrics.ended(name, answer.outcome))
         stack.push_async_callback(client.close)
-        return EventStream(stream.events(first, events), stack.pop_all().aclose)
+        return EventStream(answer.stream(first, events), stack.pop_all().aclose, media_type=MSGPACK if binary else None)
     raise AssertionError("an exit stack swallows nothing")
 
 
-class _Stream:
-    """A request's events as server-sent events; an error is the last one, without [DONE]."""
+class _Answer:
+    """A request's events as the client reads them."""
 
-    def __init__(self, run: RequestRun, client: Client) -> None:
+    def __init__(self, run: RequestRun, client: Client, form: Form, reader: TextReader | None) -> None:
         self.outcome = "cancelled"
         self._run = run
         self._client = client
+        self._form = form
+        self._reader = reader
+        self._text: list[str] = []
 
-    async def events(self, first: Event | None, rest: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
+    async def whole(self, name: str, events: AsyncIterator[Event]) -> Response:
+        """All events in one document."""
+        found = [event async for event in events]
+        size = sum(getattr(event.value, "nbytes", 0) for event in found)
+
+        def written() -> Response:
+            shown = [self._shown(event) for event in found]
+            document = {"request": name, "events": shown, **self._end()}
+            return Response(pack(document), media_type=MSGPACK) if self._form.binary else JsonResponse(document)
+
+        return await _off_loop(written, size)
+
+    async def stream(self, first: Event | None, rest: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
+        """One event after another; an error is the last one, without [DONE]."""
+        write = pack if self._form.binary else data
         try:
-            if first is not None:
-                yield data(shown(first))
-                async for event in rest:
-                    yield data(shown(event))
-            yield data({"outcome": _outcome(self._run)})
-            yield DONE
+            event = first
+            while event is not None:
+                yield await _off_loop(partial(self._written, write, event), getattr(event.value, "nbytes", 0))
+                event = await anext(rest, None)
+            yield write(self._end())
+            if not self._form.binary:
+                yield DONE
             self.outcome = "ok"
         except Exception as error:
             if self._client.gone:
@@ -68,35 +95,44 @@ class _Stream:
             log_unexpected(error)
             found = shown_to(False, error)
             self.outcome = found.outcome
-            yield data(found.body)
+            yield write(dict(found.body))
+
+    def _written(self, write: Callable[[Any], bytes], event: Event) -> bytes:
+        return write(self._shown(event))
+
+    def _shown(self, event: Event) -> dict[str, Any]:
+        found = shown(event, self._form)
+        if event.modality == "text" and self._reader is not None:
+            self._text.append(self._reader.push(event.value))
+            found["text"] = self._text[-1]
+        return found
+
+    def _end(self) -> dict[str, Any]:
+        """How it ended, and the whole text if there is one."""
+        outcome = {"causes": self._run.outcome.causes, "counts": self._run.outcome.counts}
+        if not self._text or self._reader is None:
+            return {"outcome": outcome}
+        return {"outcome": outcome, "text": "".join(self._text) + self._reader.finish()}
 
 
-def _outcome(run: RequestRun) -> dict[str, Any]:
-    return {"causes": run.outcome.causes, "counts": run.outcome.counts}
+async def _off_loop(work: Callable[[], T], size: int) -> T:
+    """The result of `work`; in a thread if it writes much."""
+    return work() if size < _OFF_LOOP else await asyncio.to_thread(work)
 
 
-def shown(event: Event) -> dict[str, Any]:
-    """An event as JSON: audio as base64 of 16-bit samples, arrays as nested lists, nan and infinity as null."""
-    value = base64.b64encode(pcm16(event.value)).decode() if event.modality == "audio" else _json(event.value)
-    return {"modality": event.modality, "value": value, "attributes": _json(dict(event.attributes)), "walk": event.walk}
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bool | int | str | None):
-        return value
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(key): _json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    return _json(np.asarray(value).tolist())
+def shown(event: Event, form: Form = JSON) -> dict[str, Any]:
+    """An event as JSON or msgpack: audio as 16-bit samples."""
+    value: Any = pcm16(event.value) if event.modality == "audio" else event.value
+    return {
+        "modality": event.modality,
+        "value": plain(value, form),
+        "attributes": plain(dict(event.attributes), form),
+        "walk": event.walk,
+    }
 
 
 def read_inputs(entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
-    """Inputs as the engine takes them: base64 becomes bytes, a list of objects with `kind` becomes parts. Raises BadRequest."""
+    """Inputs as the engine takes them: arrays, bytes of files, and objects with `kind` as parts. Raises BadRequest."""
     found = dict(given)
     for item in entry.inputs:
         if item.name in given and given[item.name] is not None:
@@ -105,14 +141,21 @@ def read_inputs(entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _input(item: Input, value: Any) -> Any:
-    if item.kind in _BYTES:
-        return _bytes(value, f"inputs.{item.name}")
+    field = f"inputs.{item.name}"
+    if item.kind in _MEDIA:
+        return read_medium(value, field)
     if item.kind == "parts" and isinstance(value, list):
-        return [_part(part, f"inputs.{item.name}[{index}]", item) for index, part in enumerate(value)]
+        return [_part(part, f"{field}[{index}]", item) for index, part in enumerate(value)]
+    if item.kind == "tensor" and is_array_object(value):
+        return read_array(value, field)
     return value
 
 
 def _part(value: Any, field: str, item: Input) -> Part:
+    """A part of its kind. Where only one medium can stand, its content alone is enough."""
+    bare = is_array_object(value) or (isinstance(value, dict) and value.keys() == {"data"})
+    if len(item.members) == 1 and item.members[0] in _MEDIA and (bare or isinstance(value, str | bytes | np.ndarray)):
+        return Part(item.members[0], role="user", data=read_medium(value, field))
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise BadRequest(f"`{field}` must be an object", field)
     fields = dict(value)
@@ -120,8 +163,8 @@ def _part(value: Any, field: str, item: Input) -> Part:
     if not isinstance(kind, str) or (item.members and kind not in item.members):
         known = f" ({', '.join(item.members)})" if item.members else ""
         raise BadRequest(f"`{field}.kind` must name the kind of the part{known}", f"{field}.kind")
-    if kind in _BYTES:
-        fields["data"] = _bytes(fields.get("data"), f"{field}.data")
+    if kind in _MEDIA:
+        fields["data"] = read_medium(fields.get("data"), f"{field}.data")
     fields.setdefault("role", "user")
     for name in ("role", "format", "text") if kind == "text" else ("role", "format"):
         if not isinstance(fields.get(name, None if name == "text" else ""), str):
@@ -130,10 +173,3 @@ def _part(value: Any, field: str, item: Input) -> Part:
         if name == "self" or name.startswith("__"):
             raise BadRequest(f"`{field}` cannot have a field `{name[:80]}`", field)
     return Part(kind, **fields)
-
-
-def _bytes(value: Any, field: str) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except (TypeError, binascii.Error, ValueError):
-        raise BadRequest(f"`{field}` must be base64", field) from None
