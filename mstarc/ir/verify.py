@@ -22,6 +22,8 @@ OP_RULES: tuple[tuple[str, str, Callable[[Site], Iterator[str]]], ...] = (
     ("phase", "host control reads host values; results have the phase of what made them", verify_ops.phase),
     ("contexts", "writes and reads fit the op's effects and the cache of its node", verify_ops.contexts),
     ("loop", "`stop`, `collect` and `iter` belong to an enclosing loop and fit its carried names", verify_ops.loops),
+    ("draws", "a draw is made from a row of logits", verify_ops.draws),
+    ("carries", "a carried name has one type inside and after its loop", verify_ops.carries),
     ("phi", "a `when` result is optional and its inner value is defined in the block", verify_ops.phis),
 )
 UNIT_RULES: tuple[tuple[str, str, Callable[[Unit], Iterator[str]]], ...] = (

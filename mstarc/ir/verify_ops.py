@@ -31,7 +31,7 @@ from mstarc.ir.core import (
     Together,
     When,
 )
-from mstarc.ir.types import Apply, Chunk, Expr, FieldOf, Ref, Var
+from mstarc.ir.types import Apply, Chunk, Expr, FieldOf, Lit, Ref, Tensor, Var
 from mstarc.ir.verify_sites import Site, Visible
 from mstarc.ir.visit import every_expr, exprs_of, parts_of, vars_of
 
@@ -257,3 +257,25 @@ def phis(site: Site) -> Iterator[str]:
             yield f"%{phi.inner} is not defined in the block"
         if not getattr(phi.result.type, "optional", False):
             yield f"%{phi.result.id} `{phi.result.name}` is not optional"
+
+
+# ------------------------------------------------------------------------------------------------------------------ types
+
+
+def draws(site: Site) -> Iterator[str]:
+    """A draw is from one row of logits. What an index or a calculation gives is not typed here."""
+    if not isinstance(site.op, Sample):
+        return
+    logits = site.op.logits
+    kind = site.visible[logits.id].type if isinstance(logits, Var) and logits.id in site.visible else None
+    if isinstance(logits, (Lit, Ref)) or (kind is not None and not (isinstance(kind, Tensor) and len(kind.dims) == 1)):
+        yield "what it draws from is not a row of logits"
+
+
+def carries(site: Site) -> Iterator[str]:
+    """A carried name has one type: before, inside and after its loop."""
+    if not isinstance(site.op, Loop):
+        return
+    for carry in site.op.carries:
+        if carry.inner.type != carry.result.type:
+            yield f"%{carry.inner.id} `{carry.inner.name}` has another type after the loop"

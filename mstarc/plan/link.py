@@ -153,6 +153,10 @@ class _Linker:
                 help_text = f"did you mean `{near}`?" if near else "nodes: " + ", ".join(f"`{name}`" for name in known)
                 message = f"the placement names node `{node}`, which model `{self.plan.model}` does not have"
                 self.fault(MC606, message, self.placement.where(node), help_text)
+        for node in known:
+            if self.placement.partial and node not in self.placement.place:
+                message = f"node `{node}` is on no rank: [place] does not name it, and there is no `default`"
+                self.fault(rules.MC601, message, self.placement.where("place", ""), f"say `{node} = 0` under [place]")
 
     def _walk_ranks(self) -> dict[str, int]:
         """Rank by walk: that of its nodes, else that of a stream's other end, else 0."""

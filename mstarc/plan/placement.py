@@ -1,6 +1,6 @@
 """Placement files: which rank runs which node. Takes TOML; gives a `Placement` or findings with their place in the file.
 
-default = 0             # the rank of every node that [place] does not name; 0 if left out
+default = 0             # the rank of every node that [place] does not name; 0 if left out and there is one rank
 [ranks.0]
 device = "cpu"
 threads = 1             # 0 or left out: chosen when the workers start
@@ -38,13 +38,17 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """ranks by number, 0.. without a gap; `place`: node -> rank; every other node is on `default`."""
+    """ranks by number, 0.. without a gap; `place`: node -> rank; every other node is on `default`.
+
+    `partial`: several ranks and no `default`, so `place` has to name every node.
+    """
 
     name: str = ""
     ranks: tuple[RankPlace, ...] = (RankPlace(),)
     place: Mapping[str, int] = field(default_factory=dict)
     default: int = 0
     source: SourceFile = field(default_factory=lambda: SourceFile("", ""))
+    partial: bool = False
 
     def rank_of(self, node: str) -> int:
         return self.place.get(node, self.default)
@@ -105,7 +109,8 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
         )
     if report.failed and not before:
         return None
-    return Placement(Path(source.path).stem, ranks, place, default, source)
+    partial = "default" not in content and len(ranks) > 1
+    return Placement(Path(source.path).stem, ranks, place, default, source, partial)
 
 
 def _first(error: Exception) -> str:

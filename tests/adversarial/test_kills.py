@@ -19,7 +19,7 @@ import pytest
 
 from tests.e2e.harness import HELLO, ROOT, Server, server
 
-SPLIT = '[ranks.0]\ndevice = "cpu"\n[ranks.1]\ndevice = "cpu"\n[place]\nadder = 1\n'
+SPLIT = 'default = 0\n[ranks.0]\ndevice = "cpu"\n[ranks.1]\ndevice = "cpu"\n[place]\nadder = 1\n'
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_json_is_the_linked_program(mstarc: Command) -> None:
     ("text", "code", "says"),
     [
         ("[place]\nvoize = 0\n", "MC606", "voice"),
-        ("[ranks.0]\n[ranks.1]\n[place]\nears = 1\n", "MC605", "hear"),
+        ("default = 0\n[ranks.0]\n[ranks.1]\n[place]\nears = 1\n", "MC605", "hear"),
         ("[ranks.0\n", "MC608", "[ranks.0"),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from mstarc.binding import Binding
 from mstarc.codegen.render import render
 from mstarc.diagnostics.core import Collector
+from mstarc.interp import HashMachine, Outcome, interpret
 from mstarc.ir.core import Program
 from mstarc.plan.build import build_plan
 from mstarc.plan.link import link
@@ -102,3 +103,26 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def emissions(outcome: Outcome) -> dict[str, list[Any]]:
+    """What the interpreter emitted, as `events_of` gives it."""
+    found: dict[str, list[Any]] = {}
+    for event in outcome.events:
+        attributes = {name: plain(value) for name, value in event.attrs.items()}
+        found.setdefault(event.modality, []).append((plain(event.value), attributes))
+    return found
+
+
+async def agrees(program: Program, inputs: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """Generated code gives what the interpreter gives, on one rank and on two in another order; what that is."""
+    entry = program.requests[0].name
+    wanted = interpret(program, HashMachine(program), inputs, seed=5)
+    for ranks, shuffle in ((1, None), (2, 11)):
+        linked = linked_of(program, folder, ranks)
+        async with serving(program, linked, monkeypatch, shuffle) as (engine, _):
+            run = await engine.submit(entry, inputs, {}, seed=5)
+            got = await events_of(run)
+            assert got == emissions(wanted), f"{ranks} ranks: {got} instead of {emissions(wanted)}"
+            assert run.outcome.causes == dict(wanted.causes)
+    return wanted

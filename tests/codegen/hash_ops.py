@@ -22,6 +22,9 @@ from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.kv import count_rows
 
 
+POISON = -1  # what a freed entry holds
+
+
 class HashContext:
     """Entries of one context of one request."""
 
@@ -36,7 +39,10 @@ class HashContext:
         return HashContext(self.name, self.peaks, self.store, self.position)
 
     def drop(self) -> None:
-        self.store.clear()
+        """Become empty; whoever still holds the old entries reads nonsense."""
+        for i in range(len(self.store)):
+            self.store[i] = POISON
+        self.store = []
 
 
 def to_machine(value: Any, kind: Type) -> Any:

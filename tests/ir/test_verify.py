@@ -134,6 +134,10 @@ def test_a_good_program_passes() -> None:
         # phi
         ("phi", "(%8 to %9 extra: i64[]?)", "(%6 to %9 extra: i64[]?)", "%6 is not defined in the block"),
         ("phi", "(%8 to %9 extra: i64[]?)", "(%8 to %9 extra: i64[])", "`extra` is not optional"),
+        # draws, carries
+        ("draws", "sample pick(%1)", "sample pick(7)", "not a row of logits"),
+        ("draws", "%1 logits: f32[config.vocab] =", "%1 logits: f32[] =", "not a row of logits"),
+        ("carries", "-> %6 end: i64[]", "-> %6 end: f32[]", "%3 `token` has another type after the loop"),
         # dense, names, outputs
         ("dense", "%2 first: i64[] =", "%12 first: i64[] =", "%12 first is defined where %2 is due"),
         ("names", "%2 first: i64[] =", "%2 logits: i64[] =", "two values are called `logits`"),

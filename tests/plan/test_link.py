@@ -19,7 +19,7 @@ from mstarc_runtime.abi.linked import Linked
 from tests.codegen.harness import plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TWO = '[ranks.0]\ndevice = "cpu"\n[ranks.1]\ndevice = "cpu"\nthreads = 2\n'
+TWO = 'default = 0\n[ranks.0]\ndevice = "cpu"\n[ranks.1]\ndevice = "cpu"\nthreads = 2\n'
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_a_walk_on_two_ranks(ask: Plan) -> None:
         (TWO + "[place]\nvoice = 2\n", "MC606", "voice = 2"),
         (TWO + "[place]\nvoice = true\n", "MC606", "voice = true"),
         (TWO + "[place]\nvoice = [0, 1]\n", "MC607", "voice = [0, 1]"),
-        ("default = 4\n" + TWO, "MC601", "default = 4"),
+        (TWO.replace("default = 0", "default = 4"), "MC601", "default = 4"),
         ('[ranks.0]\ndevice = "tpu"\n', "MC607", 'device = "tpu"'),
         ("[ranks.0]\nthreads = -1\n", "MC608", "threads = -1"),
         ("[ranks.0]\ncores = 1\n", "MC608", "cores = 1"),
