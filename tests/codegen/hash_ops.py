@@ -21,7 +21,6 @@ from mstarc_runtime.arrays import NumpyArrays
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.kv import count_rows
 
-
 POISON = -1  # what a freed entry holds
 
 
