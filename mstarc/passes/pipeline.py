@@ -15,6 +15,8 @@ from mstarc.ir.core import Program
 from mstarc.ir.errors import PassFailed
 from mstarc.ir.verify import verify
 from mstarc.passes.form_regions import regions_of, say_regions
+from mstarc.passes.fuse_horizontal import fuse_horizontal, say_fusions
+from mstarc.passes.provenance import provenance_of, say_provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Analysis:
 Pass: TypeAlias = Rewrite | Analysis
 
 PIPELINE: tuple[Pass, ...] = (
+    Analysis("provenance", "which contexts are equal, and which calls need not run", provenance_of, say_provenance),
+    Analysis("fuse-horizontal", "which calls go to a node as one batch", fuse_horizontal, say_fusions),
     Analysis("form-regions", "which loops run for many requests at once", regions_of, say_regions),
 )
 
