@@ -29,6 +29,10 @@ from mstarc_runtime.engines.transformer import OpSpec
 
 def attention_on(device: torch.device) -> Callable[..., Tensor]:
     """`attend_slots` for tensors of that device (see `attend_torch.attend_slots`)."""
+    if device.type == "cuda":
+        from mstarc_runtime.engines import attend_triton  # triton is there where CUDA is
+
+        return attend_triton.attend_slots
     return attend_torch.attend_slots
 
 

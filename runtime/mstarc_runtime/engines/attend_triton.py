@@ -1,0 +1,364 @@
+"""Attention over paged contexts as Triton kernels: lengths and page tables are read on the device, shapes alone fix the launch.
+
+One kernel serves decode steps (one row per request), blocks of rows (flow steps, frames) and ragged prefill. A program takes one
+KV head of one request, a tile of its query rows (all query heads of the KV head, so keys are read once) and one part of its
+context: the entries are split among programs so that a small batch still fills the GPU, and `_combine` joins the parts (the
+"flash-decoding" scheme). Softmax runs online in f32, in base 2. The rows' own keys and values come by argument, never through
+memory, so the same launch can append them to the pages without a race.
+
+What a mask hides is never loaded: entries beyond a length may hold anything, NaN included, and pages need no zeroing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 264  # that a launch should have at least: two for each of an H200's 132 multiprocessors
+SPLITS_MAX = 32
+LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+def _fold(queries, keys, values, seen, scale, top, total, mixed, PRECISION: tl.constexpr):
+    """One step of the online softmax: the running maximum, sum and mix [TILE], [TILE], [TILE, DIM_PAD] with a block folded in."""
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
+    scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen nothing yet
+    shrink = tl.exp2(top - base)
+    share = tl.exp2(scores - base[:, None])
+    total = total * shrink + tl.sum(share, 1)
+    mixed = mixed * shrink[:, None] + tl.dot(share.to(values.dtype), values, input_precision=PRECISION)
+    return higher, total, mixed
+
+
+@triton.jit
+def _attend(
+    q,
+    k,
+    v,
+    data,
+    table,
+    length,
+    active,
+    starts,
+    out,
+    part,
+    weight,
+    scale,  # times log2(e)
+    rows_each,  # rows of every request, if not RAGGED
+    all_rows,
+    q_row,
+    q_head,
+    k_row,
+    k_head,
+    v_row,
+    v_head,
+    data_head,
+    table_row,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    RAGGED: tl.constexpr,
+    MASKED: tl.constexpr,
+    OWN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    APPEND: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One tile of rows x heads of one KV head of one request, over one part of its context (and, the last part, its own rows)."""
+    tile = tl.program_id(0)
+    request = tl.program_id(1) // KV_HEADS
+    kv_head = tl.program_id(1) % KV_HEADS
+    split = tl.program_id(2)
+    if RAGGED:
+        first = tl.load(starts + request)
+        rows = tl.load(starts + request + 1) - first
+    else:
+        first = request * rows_each
+        rows = rows_each
+    if tile * TILE >= rows * GROUP:
+        return
+    entries = tl.load(length + request)
+    live = True
+    if MASKED:
+        live = tl.load(active + request) != 0
+        entries = tl.where(live, entries, 0)
+    dtype = data.dtype.element_ty
+
+    member = tile * TILE + tl.arange(0, TILE)
+    row = member // GROUP
+    head = kv_head * GROUP + member % GROUP
+    dim = tl.arange(0, DIM_PAD)
+    there = (row < rows)[:, None] & (dim < DIM)[None, :]
+    queries = tl.load(q + (first + row)[:, None] * q_row + head[:, None] * q_head + dim[None, :], mask=there, other=0.0)
+    queries = queries.to(dtype)
+
+    top = tl.full([TILE], float("-inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    mixed = tl.zeros([TILE, DIM_PAD], tl.float32)
+    keys = data + kv_head.to(tl.int64) * data_head
+    values = data + (kv_head + KV_HEADS).to(tl.int64) * data_head
+    pages = table + request * table_row
+
+    share = tl.cdiv(tl.cdiv(entries, SPLITS), BLOCK) * BLOCK
+    low = split * share
+    high = tl.minimum(low + share, entries)
+    for at in range(low, high, BLOCK):
+        entry = at + tl.arange(0, BLOCK)
+        seen = entry < high
+        page = tl.load(pages + entry // PAGE, mask=seen, other=0).to(tl.int64)
+        place = (page * PAGE + entry % PAGE)[:, None] * DIM + dim[None, :]
+        loaded = seen[:, None] & (dim < DIM)[None, :]
+        some_keys = tl.load(keys + place, mask=loaded, other=0.0)
+        some_values = tl.load(values + place, mask=loaded, other=0.0)
+        top, total, mixed = _fold(
+            queries, some_keys, some_values, seen[None, :], scale, top, total, mixed, PRECISION=PRECISION
+        )
+
+    if OWN:  # noqa: SIM102 (one is known when compiling)
+        if split == SPLITS - 1:
+            until = rows
+            if CAUSAL:
+                until = tl.minimum(rows, (tile * TILE + TILE - 1) // GROUP + 1)
+            for at in range(0, until, BLOCK):
+                other = at + tl.arange(0, BLOCK)
+                loaded = (other < rows)[:, None] & (dim < DIM)[None, :]
+                place = (first + other)[:, None]
+                some_keys = tl.load(k + place * k_row + kv_head * k_head + dim[None, :], mask=loaded, other=0.0)
+                some_values = tl.load(v + place * v_row + kv_head * v_head + dim[None, :], mask=loaded, other=0.0)
+                seen = (other < rows)[None, :]
+                if CAUSAL:
+                    seen = seen & (other[None, :] <= row[:, None])
+                top, total, mixed = _fold(
+                    queries,
+                    some_keys.to(dtype),
+                    some_values.to(dtype),
+                    seen,
+                    scale,
+                    top,
+                    total,
+                    mixed,
+                    PRECISION=PRECISION,
+                )
+            if APPEND:
+                mine = tile * TILE // GROUP + tl.arange(0, TILE)
+                kept = (mine < rows) & (mine <= (tile * TILE + TILE - 1) // GROUP) & live
+                entry = entries + mine
+                page = tl.load(pages + entry // PAGE, mask=kept, other=0).to(tl.int64)
+                place = (page * PAGE + entry % PAGE)[:, None] * DIM + dim[None, :]
+                stored = kept[:, None] & (dim < DIM)[None, :]
+                source = (first + mine)[:, None]
+                some_keys = tl.load(k + source * k_row + kv_head * k_head + dim[None, :], mask=stored, other=0.0)
+                some_values = tl.load(v + source * v_row + kv_head * v_head + dim[None, :], mask=stored, other=0.0)
+                tl.store(keys + place, some_keys.to(dtype), mask=stored)
+                tl.store(values + place, some_values.to(dtype), mask=stored)
+
+    at = (first + row) * (KV_HEADS * GROUP) + head
+    if SPLITS == 1:
+        mean = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(out + at[:, None] * DIM + dim[None, :], mean.to(out.dtype.element_ty), mask=there)
+    else:
+        at += split * all_rows * (KV_HEADS * GROUP)
+        tl.store(part + at[:, None].to(tl.int64) * DIM + dim[None, :], mixed, mask=there)
+        tl.store(weight + at * 2, top, mask=row < rows)
+        tl.store(weight + at * 2 + 1, total, mask=row < rows)
+
+
+@triton.jit
+def _combine(
+    part,
+    weight,
+    out,
+    row_heads,  # rows x query heads
+    DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
+):
+    """The parts of one row and head -> its result. A part without entries counts nothing; no entries at all give zeros."""
+    which = tl.program_id(0)
+    split = tl.arange(0, SPLITS_PAD)
+    dim = tl.arange(0, DIM_PAD)
+    at = split * row_heads + which
+    top = tl.load(weight + at * 2, mask=split < SPLITS, other=float("-inf"))
+    total = tl.load(weight + at * 2 + 1, mask=split < SPLITS, other=0.0)
+    highest = tl.max(top, 0)
+    factor = tl.where(total > 0, tl.exp2(top - highest), 0.0)
+    loaded = (total > 0)[:, None] & (dim < DIM)[None, :]
+    mixed = tl.load(part + at[:, None].to(tl.int64) * DIM + dim[None, :], mask=loaded, other=0.0)
+    whole = tl.sum(total * factor, 0)
+    mean = tl.sum(mixed * factor[:, None], 0) / tl.where(whole > 0, whole, 1.0)
+    tl.store(out + which * DIM + dim, mean.to(out.dtype.element_ty), mask=dim < DIM)
+
+
+def attend_slots(
+    data: Tensor,
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    table: Tensor,
+    length: Tensor,
+    active: Tensor | None,
+    *,
+    rows_per_slot: int,
+    page_size: int,
+    causal: bool,
+    frozen: bool,
+    scale: float,
+) -> Tensor:
+    """Attention of B slots with `rows_per_slot` = E rows each; returns [B·E, heads, head_dim] in the dtype of q.
+
+    data [2 · kv_heads, slots, head_dim] is one layer of a pool; q [B·E, heads, head_dim], k and v [B·E, kv_heads, head_dim] with the
+    last dim dense; table i32 [B, P], length i32 [B], active bool [B]. Row i of a slot sees the entries [0, length) and own rows
+    up to i (`causal`) or all own rows. Unless `frozen`, own rows become the entries length..length+E-1 of active slots. k and v None:
+    the context alone is seen (cross-attention). A slot that is not active sees only its own rows and writes nothing.
+    """
+    return _launch(
+        data,
+        q,
+        k,
+        v,
+        table,
+        length,
+        active,
+        None,
+        rows_per_slot,
+        page_size,
+        causal,
+        not frozen and k is not None,
+        scale,
+    )
+
+
+def attend_packed(
+    data: Tensor,
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    table: Tensor,
+    length: Tensor,
+    starts: Tensor,
+    *,
+    most_rows: int,
+    page_size: int,
+    causal: bool,
+    frozen: bool,
+    scale: float,
+) -> Tensor:
+    """As `attend_slots` for requests with unequal numbers of rows: request b has the rows starts[b]..starts[b+1]-1 (i32 [B + 1]).
+
+    `most_rows` is the largest number of rows of a request, known to the host; it sizes the launch.
+    """
+    return _launch(
+        data, q, k, v, table, length, None, starts, most_rows, page_size, causal, not frozen and k is not None, scale
+    )
+
+
+def _launch(
+    data: Tensor,
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    table: Tensor,
+    length: Tensor,
+    active: Tensor | None,
+    starts: Tensor | None,
+    rows: int,
+    page_size: int,
+    causal: bool,
+    append: bool,
+    scale: float,
+) -> Tensor:
+    all_rows, heads, dim = q.shape
+    kv_heads = data.shape[0] // 2
+    group, requests = heads // kv_heads, len(length)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if not all_rows:
+        return out
+    dim_pad = max(16, triton.next_power_of_2(dim))
+    tile, block, warps, stages = _blocking(rows * group, dim_pad, data.dtype)
+    tiles = triton.cdiv(rows * group, tile)
+    splits = _splits(tiles * requests * kv_heads, triton.cdiv(table.shape[1] * page_size, block))
+    part = weight = out
+    if splits > 1:
+        part = torch.empty((splits, all_rows, heads, dim), dtype=torch.float32, device=q.device)
+        weight = torch.empty((splits, all_rows, heads, 2), dtype=torch.float32, device=q.device)
+    own_k, own_v = (q, q) if k is None or v is None else (k, v)
+    _attend[(tiles, requests * kv_heads, splits)](
+        q,
+        own_k,
+        own_v,
+        data,
+        table,
+        length,
+        length if active is None else active,
+        length if starts is None else starts,
+        out,
+        part,
+        weight,
+        scale * LOG2_E,
+        rows,
+        all_rows,
+        q.stride(0),
+        q.stride(1),
+        own_k.stride(0),
+        own_k.stride(1),
+        own_v.stride(0),
+        own_v.stride(1),
+        data.stride(0),
+        table.stride(0),
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        DIM=dim,
+        DIM_PAD=dim_pad,
+        PAGE=page_size,
+        TILE=tile,
+        BLOCK=block,
+        SPLITS=splits,
+        RAGGED=starts is not None,
+        MASKED=active is not None,
+        OWN=k is not None,
+        CAUSAL=causal and rows > 1,
+        APPEND=append,
+        PRECISION="ieee" if data.dtype == torch.float32 else "tf32",
+        num_warps=warps,
+        num_stages=stages,
+    )
+    if splits > 1:
+        _combine[(all_rows * heads,)](
+            part,
+            weight,
+            out,
+            all_rows * heads,
+            DIM=dim,
+            DIM_PAD=dim_pad,
+            SPLITS=splits,
+            SPLITS_PAD=triton.next_power_of_2(splits),
+            num_warps=2 if dim_pad <= 128 else 4,
+        )
+    return out
+
+
+def _blocking(members: int, dim_pad: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """Query rows x heads of a tile, entries of a block, warps and pipeline stages: what fits registers and shared memory of sm_90."""
+    wide = dim_pad >= 128
+    if dtype == torch.float32:
+        return min(32, max(16, triton.next_power_of_2(members))), 32, 8 if wide else 4, 1
+    tile = min(64, max(16, triton.next_power_of_2(members)))
+    return tile, 64, 8 if wide and tile == 64 else 4, 2 if dim_pad > 128 else 3
+
+
+def _splits(programs: int, blocks: int) -> int:
+    """Parts of a context, so that there are about PROGRAMS programs; no more than it can have blocks."""
+    return max(1, min(SPLITS_MAX, blocks, PROGRAMS // programs))
