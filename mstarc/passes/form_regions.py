@@ -58,7 +58,7 @@ class Region:
 def form_regions(walk: Walk, program: Program) -> dict[str, Region]:
     """Region by loop label, for every loop of the walk that is one."""
     names = Names(program)
-    types = {value.id: value for value in _values(walk)}
+    types = {value.id: value for value in values_of(walk)}
     found = {}
     for op in every_op(walk.body):
         if isinstance(op, Loop) and is_region(op, types, names):
@@ -66,7 +66,8 @@ def form_regions(walk: Walk, program: Program) -> dict[str, Region]:
     return found
 
 
-def _values(walk: Walk) -> Iterable[Value]:
+def values_of(walk: Walk) -> Iterable[Value]:
+    """Every value of a walk."""
     yield from walk.params
     for op in every_op(walk.body):
         yield from results_of(op)

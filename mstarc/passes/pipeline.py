@@ -17,6 +17,9 @@ from mstarc.ir.verify import verify
 from mstarc.passes.form_regions import regions_of, say_regions
 from mstarc.passes.fuse_horizontal import fuse_horizontal, say_fusions
 from mstarc.passes.provenance import provenance_of, say_provenance
+from mstarc.passes.fuse_vertical import say_vertical, vertical_of
+from mstarc.passes.loop_regions import say_whole_loops, whole_loops_of
+from mstarc.passes.speculate import say_speculations, speculations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ PIPELINE: tuple[Pass, ...] = (
     Analysis("provenance", "which contexts are equal, and which calls need not run", provenance_of, say_provenance),
     Analysis("fuse-horizontal", "which calls go to a node as one batch", fuse_horizontal, say_fusions),
     Analysis("form-regions", "which loops run for many requests at once", regions_of, say_regions),
+    Analysis("speculate", "which loops may run ahead of their stop", speculations_of, say_speculations),
+    Analysis("fuse-vertical", "which producer loops run with their consumer", vertical_of, say_vertical),
+    Analysis("loop-regions", "which static loops are one region", whole_loops_of, say_whole_loops),
 )
 
 
