@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from math import gcd
 
 from mstarc.ir.core import Compute, Emit, ForChunks, Invoke, Loop, Program, Send, Stream, Walk
-from mstarc.ir.types import Apply, Expr, FieldOf, Lit, Ref, Tensor
+from mstarc.ir.types import Apply, Expr, FieldOf, Ref, Tensor
 from mstarc.ir.visit import every_expr, every_op, exprs_of
 from mstarc.passes.check_streams import stream_policy
 from mstarc.passes.effects import Names
 from mstarc.passes.form_regions import form_regions
 from mstarc.passes.ranges import Ranges
 from mstarc.passes.speculate import speculation_of
-from mstarc_runtime.abi.chunks import LeftContext, Phrase, Policy, pop
+from mstarc_runtime.abi.chunks import Phrase, Policy, pop
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mstarc import __version__
 from mstarc.binding import Binding
@@ -11,17 +11,22 @@ from mstarc.ir.text import print_expr, print_type
 from mstarc.ir.types import Expr
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Effect, Names, effects_of
-from mstarc.passes.form_regions import form_regions
+from mstarc.passes.form_regions import Region, form_regions
+from mstarc.passes.fuse_vertical import Fusion, fusions_of
+from mstarc.passes.loop_regions import whole_loop_of
+from mstarc.passes.speculate import speculation_of
 from mstarc.plan.model import (
     FORMAT,
     BindingPlan,
     CachePlan,
     ConfigPlan,
     ContextPlan,
+    FusionPlan,
     LoopPlan,
     NodePlan,
     OpPlan,
     ParamPlan,
+    PhasePlan,
     Plan,
     PortPlan,
     RequestPlan,
@@ -45,7 +50,9 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         binding=_binding(binding),
         configs=[ConfigPlan(name=c.name, path=c.path, expr=_text(c.expr)) for c in program.configs],
         params=[
-            ParamPlan(name=p.name, type=print_type(p.type), low=_text(p.low), high=_text(p.high))
+            ParamPlan(
+                name=p.name, type=print_type(p.type), low=_text(p.low), high=_text(p.high), default=_text(p.default)
+            )
             for p in program.params
         ],
         caches=[
@@ -78,6 +85,7 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         ],
         streams=[_stream(s) for s in program.streams],
         walks=[_walk(w, program, source) for w in program.walks],
+        fusions=[_fusion(fusion) for fusion in fusions_of(program)],
         requests=[_request(r, source) for r in program.requests],
         externs=[e.name for e in program.externs],
     )
@@ -136,7 +144,8 @@ def _stream(stream: Stream) -> StreamPlan:
 
 
 def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
-    touched = list(effects_of(walk.body, Names(program), walk.name))
+    names = Names(program)
+    touched = list(effects_of(walk.body, names, walk.name))
     regions = form_regions(walk, program)
     loops = [op for op in every_op(walk.body) if isinstance(op, Loop)]
     return WalkPlan(
@@ -148,15 +157,40 @@ def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
         contexts=_named(touched, "context"),
         samplers=_named(touched, "sampler"),
         externs=sorted({op.name for op in every_op(walk.body) if isinstance(op, Extern)}),
-        loops=[
-            LoopPlan(
-                label=loop.label,
-                kind=loop.kind,
-                bound=print_expr(loop.bound),
-                region=regions[loop.label].method if loop.label in regions else "",
-            )
-            for loop in loops
-        ],
+        loops=[_loop(walk, loop, regions, names) for loop in loops],
+    )
+
+
+def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names) -> LoopPlan:
+    ahead = speculation_of(walk, loop, names)
+    whole = whole_loop_of(walk, loop, names) if loop.kind == "times" else None
+    return LoopPlan(
+        label=loop.label,
+        kind=loop.kind,
+        bound=print_expr(loop.bound),
+        region=regions[loop.label].method if loop.label in regions else "",
+        ahead=ahead.legal,
+        rollback=list(ahead.rollback),
+        whole=whole is not None and whole.legal,
+        conditions=list(whole.conditions) if whole else [],
+        variants=list(whole.variants) if whole else [],
+        phases=[PhasePlan(holds=list(p.holds), calls=list(p.calls)) for p in whole.phases] if whole else [],
+        apart=list(whole.reasons if whole else ahead.reasons),
+    )
+
+
+def _fusion(fusion: Fusion) -> FusionPlan:
+    return FusionPlan(
+        stream=fusion.stream,
+        producer=fusion.producer,
+        loop=fusion.loop,
+        consumer=fusion.consumer,
+        unroll=fusion.unroll,
+        firings=fusion.firings,
+        step_calls=list(fusion.step_calls),
+        firing_calls=list(fusion.firing_calls),
+        compacts=fusion.compacts,
+        apart=list(fusion.reasons),
     )
 
 

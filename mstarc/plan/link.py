@@ -15,6 +15,7 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Rule
 from mstarc.ir.fold import FoldError
 from mstarc.plan.evaluate import ConfigScope
+from mstarc.plan.link_loops import link_loops
 from mstarc.plan.link_ops import link_node, link_sampler, link_stream_args, stream_capacity
 from mstarc.plan.model import Plan, WalkPlan
 from mstarc.plan.placement import Placement
@@ -107,6 +108,7 @@ class _Linker:
             samplers=[link_sampler(s, scope) for s in plan.samplers],
             streams=streams,
             walks=[_walk(walk, ranks[walk.name]) for walk in plan.walks],
+            loops=link_loops(plan, ranks),
             externs=plan.binding.externs,
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())

@@ -40,6 +40,7 @@ class ParamPlan(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     low: str = ""
     high: str = ""
+    default: str = ""
 
 
 class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +109,50 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
 
 
+class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which the conditions over `iter` of a static loop come out, and the calls of such a step."""
+
+    holds: list[bool]
+    calls: list[str]
+
+
 class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """region: the method that runs it for many requests, or "" if the walk's coroutine does."""
+    """region: the method that runs it for many requests, or "" if the walk's coroutine does.
+
+    ahead: iterations may run before it is known that it has ended, and `rollback` says what is cut back then (contexts, samplers).
+    whole: a static loop that can be one launch, in `phases` by `conditions` over `iter`. apart: why it may not run ahead, or is not
+    one launch.
+    """
 
     label: str
     kind: str
     bound: str
     region: str = ""
+    ahead: bool = False
+    rollback: list[str] = []
+    whole: bool = False
+    conditions: list[str] = []
+    variants: list[str] = []
+    phases: list[PhasePlan] = []
+    apart: list[str] = []
+
+
+class FusionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A loop, a stream that it sends on, and the walk that takes from it: one launch of `unroll` steps and `firings` firings.
+
+    apart: why they cannot be one launch, on any placement; then the numbers are 0.
+    """
+
+    stream: str
+    producer: str
+    loop: str
+    consumer: str
+    unroll: int = 0
+    firings: int = 0
+    step_calls: list[str] = []
+    firing_calls: list[str] = []
+    compacts: bool = False
+    apart: list[str] = []
 
 
 class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +205,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[NodePlan] = []
     streams: list[StreamPlan] = []
     walks: list[WalkPlan] = []
+    fusions: list[FusionPlan] = []
     requests: list[RequestPlan] = []
     externs: list[str] = []
 

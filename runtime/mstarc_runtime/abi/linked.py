@@ -94,6 +94,24 @@ class StreamLink(msgspec.Struct, frozen=True, kw_only=True):
     transport: str = "slot"  # slot (same rank) | shm
 
 
+class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
+    """How its rank runs one loop of a walk, in launches of `unroll` iterations; 0 = all of them (a static loop in one launch).
+
+    region: the generated method, "" = the walk's coroutine runs the loop. fused: streams whose consumer is on the same rank and fires
+    once a launch, so that items need not leave the device. ahead: a launch may begin before it is known that the loop has ended; what
+    an iteration past the end did to the contexts and samplers of `rollback` is then cut off again.
+    """
+
+    walk: str
+    label: str
+    kind: str  # times | max
+    region: str = ""
+    unroll: int = 1
+    fused: list[str] = []
+    ahead: bool = False
+    rollback: list[str] = []
+
+
 class WalkLink(msgspec.Struct, frozen=True, kw_only=True):
     """Which rank runs a walk, and which nodes, streams and contexts it touches."""
 
@@ -138,6 +156,7 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
     samplers: list[SamplerLink]
     streams: list[StreamLink]
     walks: list[WalkLink]
+    loops: list[LoopLink] = []
     externs: dict[str, str]  # name -> dotted path
     checkpoints: list[CheckpointLink]
     modalities: dict[str, Any] = {}
