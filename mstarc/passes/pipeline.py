@@ -16,9 +16,9 @@ from mstarc.ir.errors import PassFailed
 from mstarc.ir.verify import verify
 from mstarc.passes.form_regions import regions_of, say_regions
 from mstarc.passes.fuse_horizontal import fuse_horizontal, say_fusions
-from mstarc.passes.provenance import provenance_of, say_provenance
 from mstarc.passes.fuse_vertical import say_vertical, vertical_of
 from mstarc.passes.loop_regions import say_whole_loops, whole_loops_of
+from mstarc.passes.provenance import provenance_of, say_provenance
 from mstarc.passes.speculate import say_speculations, speculations_of
 
 

@@ -12,7 +12,7 @@ from mstarc.ir.types import Expr
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Effect, Names, effects_of
 from mstarc.passes.form_regions import Region, form_regions
-from mstarc.passes.fuse_vertical import Fusion, fusions_of
+from mstarc.passes.fuse_vertical import Fusion, vertical_of
 from mstarc.passes.loop_regions import whole_loop_of
 from mstarc.passes.speculate import speculation_of
 from mstarc.plan.model import (
@@ -85,7 +85,7 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         ],
         streams=[_stream(s) for s in program.streams],
         walks=[_walk(w, program, source) for w in program.walks],
-        fusions=[_fusion(fusion) for fusion in fusions_of(program)],
+        fusions=[_fusion(fusion) for fusion in vertical_of(program)],
         requests=[_request(r, source) for r in program.requests],
         externs=[e.name for e in program.externs],
     )
