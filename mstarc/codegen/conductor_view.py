@@ -46,7 +46,7 @@ def conductor_file(program: Program) -> ConductorFile:
     check_names(methods, program.span)
     tables = _tables(program, arms)
     lines = [*tables, *(line for m in methods for line in (*m.head, *m.body))]
-    names = ("ABSENT", "Array", "Entry", "Input", "Need", "Param", "RequestRun", "Steps")
+    names = ("ABSENT", "Array", "Entry", "Input", "Need", "Param", "RequestRun", "Steps", "linspace", "shift")
     used = sorted([*imports_in(lines, names), "ConductorProgram"], key=lambda n: (not n.isupper(), n))
     typing = any("Any" in line for m in methods for line in m.head)
     return ConductorFile(

@@ -44,6 +44,7 @@ class Place:
     """Where code stands: `owner` carries params and config (`walk`, `b`, `request`), `rows` says that values are batches.
 
     let: text of a let by name. asks: text of the object with `wants` and `given`. iters: loop label -> variable. dims: name -> text.
+    hoisted: what statements before have computed -> variable.
     """
 
     owner: str
@@ -54,6 +55,7 @@ class Place:
     rows: bool = False
     iters: Mapping[str, str] | None = None
     dims: Mapping[str, str] | None = None
+    hoisted: Mapping[Expr, str] | None = None
     span: Span = NOWHERE
 
 
@@ -208,6 +210,10 @@ def _apply(expr: Apply, place: Place) -> tuple[str, int]:
             return f"{found} is not None and {found} is not ABSENT", AND
         case (("len" | "min" | "max"), args):
             return f"{expr.fn}({', '.join(text(arg, place) for arg in args)})", ATOM
+        case (("linspace" | "shift"), args):
+            return f"{expr.fn}({', '.join(text(arg, place) for arg in args)})", ATOM
+        case "guide", _ if expr in (place.hoisted or {}):
+            return (place.hoisted or {})[expr], ATOM
         case "last", (x, k) if not place.rows and place.owner == "walk":
             found = text(x, place, ATOM)
             return f"{found}[max(0, len({found}) - {text(k, place, PRODUCT)}) :]", ATOM

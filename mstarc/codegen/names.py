@@ -18,7 +18,18 @@ from mstarc.ir.visit import entries_of, every_op, results_of
 OWN = frozenset(
     {"self", "walk", "b", "request", "need", "item", "config", "_", "ABSENT", "Any", "Array", "Batch", "Steps"}
 )
-OWN |= {"Walk", "WorkerProgram", "ConductorProgram", "Entry", "Input", "Need", "Param", "RequestRun"}
+OWN |= {
+    "linspace",
+    "shift",
+    "Walk",
+    "WorkerProgram",
+    "ConductorProgram",
+    "Entry",
+    "Input",
+    "Need",
+    "Param",
+    "RequestRun",
+}
 _TAKEN = OWN | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(dir(builtins))
 
 

@@ -51,7 +51,7 @@ from mstarc.ir.core import (
     Walk,
     When,
 )
-from mstarc.ir.types import Chunk, Lit, Ref, Tensor, ValueId
+from mstarc.ir.types import Apply, Chunk, Expr, Lit, Ref, Tensor, ValueId
 from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
 from mstarc.passes.form_regions import Region, form_regions
@@ -82,7 +82,7 @@ def worker_file(program: Program) -> WorkerFile:
     check_names(methods, program.span)
     tables = [*_sends(regions), *_collects(regions)]
     lines = [line for m in methods for line in (*m.head, *m.body)]
-    used = imports_in(lines, ("ABSENT", "Array", "Batch", "Steps", "Walk"))
+    used = imports_in(lines, ("ABSENT", "Array", "Batch", "Steps", "Walk", "linspace", "shift"))
     return WorkerFile(
         program.model,
         class_name(program.model),
@@ -212,7 +212,7 @@ class WalkWriter:
                 self.writer.add(self._simple(op))
 
     def _simple(self, op: Op) -> Part:
-        place = replace(self.place, span=op.span)
+        place = self._hoisted(op)
         match op:
             case Compute(result=result, expr=expr):
                 return f"{self.names[result.id]} = {text(expr, place)}"
@@ -239,6 +239,18 @@ class WalkWriter:
             case Drop(contexts=contexts):
                 return Call("walk.drop", tuple(quoted(name) for name in contexts))
         raise NotBuilt(f"`{type(op).__name__}` in a walk", op.span)
+
+    def _hoisted(self, op: Op) -> Place:
+        """The place of an operation, after statements of their own for the calls of `guide` in it, inner ones first."""
+        found: dict[Expr, str] = {}
+        place = replace(self.place, hoisted=found, span=op.span)
+        parts = [part for expr in exprs_of(op) for part in every_expr(expr)]
+        for part in reversed(parts):
+            if isinstance(part, Apply) and part.fn == "guide" and part not in found:
+                name = safe(self.fresh("guided"), found.values())
+                self.writer.add(prefixed(f"{name} = ", Call("walk.guide", tuple(text(a, place) for a in part.args))))
+                found[part] = name
+        return place
 
     def _stop(self, op: Stop, loop: Loop | None) -> None:
         if loop is None:

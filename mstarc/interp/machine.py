@@ -115,5 +115,5 @@ class Machine(Protocol):
         ...
 
     def guide(self, args: tuple[Any, ...]) -> Any:
-        """Classifier-free guidance: (v, a, b, scale_a, scale_b, renorm, renorm_min), with a present."""
+        """Classifier-free guidance: (v, a, scale, ...) or (v, a, b, scale_a, scale_b, ...), then renorm and its least; b may be None."""
         ...

@@ -64,7 +64,8 @@ class RequestScope:
             case "last":
                 return self._machine.last(*args)
             case "guide":
-                return args[0] if args[1] is ABSENT else self._machine.guide(args)
+                branches = tuple(None if arg is ABSENT else arg for arg in args)
+                return branches[0] if branches[1] is None else self._machine.guide(branches)
             case _:
                 raise FoldError(f"there is no built-in `{fn}`")
 

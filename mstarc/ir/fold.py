@@ -1,13 +1,12 @@
 """Evaluates expressions of the IR, the same way wherever they are evaluated: at link, at admission and in the interpreter.
 
-Host numbers are Python's (floats are f64). The elements of `linspace` and `shift` tables are f32 one by one, and whatever meets one
-is rounded to f32 first, so `lo < t` with a table element `t` compares in f32. Device values take part through Python's operators.
+Host numbers are Python's (floats are f64), those of tables f32 (`mstarc_runtime.abi.host_math`). Device values take part through
+Python's operators.
 """
 
 from __future__ import annotations
 
 import operator
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, assert_never
 
@@ -27,6 +26,7 @@ from mstarc.ir.types import (
     ValueId,
     Var,
 )
+from mstarc_runtime.abi.host_math import linspace, shift
 
 
 class FoldError(ValueError):
@@ -63,39 +63,6 @@ class Scope(Protocol):
         """The built-ins that need more than their arguments: `given wants last guide`."""
         ...
 
-
-class F32(float):
-    """A host number in single precision. Sums, products and quotients of f32 numbers via f64 are correctly rounded."""
-
-    def __new__(cls, value: float) -> F32:
-        try:
-            return super().__new__(cls, struct.unpack("f", struct.pack("f", value))[0])
-        except OverflowError:
-            return super().__new__(cls, float("inf") if value > 0 else float("-inf"))
-
-    def __hash__(self) -> int:
-        return super().__hash__()
-
-    def __neg__(self) -> F32:
-        return F32(-float(self))
-
-
-def _rounding(op: Callable[[float, float], Any], swapped: bool = False) -> Callable[[F32, object], Any]:
-    def method(self: F32, other: object) -> Any:
-        if not isinstance(other, (int, float)):
-            return NotImplemented
-        a, b = float(self), float(F32(other))
-        result = op(b, a) if swapped else op(a, b)
-        return result if isinstance(result, bool) else F32(result)
-
-    return method
-
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
-    setattr(F32, f"__{_name}__", _rounding(getattr(operator, _name)))
-    setattr(F32, f"__r{_name}__", _rounding(getattr(operator, _name), swapped=True))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(F32, f"__{_name}__", _rounding(getattr(operator, _name)))
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -170,11 +137,6 @@ def _binary(op: str, left: Expr, right: Expr, scope: Scope) -> Any:
         b = fold(right, scope)
         return a & b if op == "and" else a | b
     b = fold(right, scope)
-    # an array library takes a plain float at the array's precision, but not a subclass of float
-    if isinstance(a, F32) and not isinstance(b, (int, float)):
-        a = float(a)
-    elif isinstance(b, F32) and not isinstance(a, (int, float)):
-        b = float(b)
     try:
         return _BINARY[op](a, b)
     except ZeroDivisionError:
@@ -187,31 +149,15 @@ def _named(x: Any) -> str:
     return "an absent value" if x is ABSENT else f"{type(x).__name__} {str(x)[:40]!r}"
 
 
-def linspace(low: float, high: float, count: int) -> tuple[F32, ...]:
-    """`count` f32 numbers from low to high, each counted from the nearer end, so that both ends are exact.
-
-    The step is f32; low + i * step is rounded once (what a fused multiply-add gives).
-    """
-    if count < 1:
-        raise FoldError(f"linspace needs at least one element, not {count}")
-    if count == 1:
-        return (F32(low),)
-    first, last = float(F32(low)), float(F32(high))
-    step = float((F32(high) - F32(low)) / (count - 1))
-    return tuple(F32(first + step * i if i < count // 2 else last - step * (count - 1 - i)) for i in range(count))
-
-
-def shift(times: Iterable[float], by: float) -> tuple[F32, ...]:
-    """by·t / (1 + (by - 1)·t) in f32 for each t: moves the steps of a flow towards t = 1 (time shift of rectified flows)."""
-    return tuple(F32(by * F32(t) / (1 + (by - 1) * F32(t))) for t in times)
-
-
 def _apply(fn: str, args: tuple[Any, ...], scope: Scope) -> Any:
     match fn:
         case "present":
             return args[0] is not ABSENT
         case "linspace":
-            return linspace(*args)
+            try:
+                return linspace(*args)
+            except ValueError as error:
+                raise FoldError(str(error)) from None
         case "shift":
             return shift(*args)
         case "len":

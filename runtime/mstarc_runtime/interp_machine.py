@@ -233,27 +233,9 @@ class ComponentMachine:
         return self.arrays.zeros_like(self.arrays.asarray(value))
 
     def guide(self, args: tuple[Any, ...]) -> Any:
-        """Text guidance on `a`, then image guidance on `b`; norms as BAGEL's released sampler takes them (arXiv:2505.14683).
+        from mstarc_runtime.guidance import guide
 
-        renorm `global` scales the result to the norm of v over everything, `channel` over the last dim; `text_channel` scales
-        after text guidance only. The factor is clamped to [renorm_min, 1].
-        """
-        v, a, b, text, image, renorm, least = args
-        guided = a + text * (v - a)
-        if renorm == "text_channel":
-            guided = _renormed(guided, v, least, dim=-1)
-        if b is not None and hasattr(b, "shape"):
-            guided = b + image * (guided - b)
-        if renorm == "text_channel":
-            return guided
-        return _renormed(guided, v, least, dim=-1 if renorm == "channel" else None)
-
-
-def _renormed(guided: Any, v: Any, least: float, dim: int | None) -> Any:
-    import torch
-
-    norms = [torch.linalg.vector_norm(x, dim=dim, keepdim=dim is not None) for x in (v, guided)]
-    return guided * (norms[0] / (norms[1] + 1e-8)).clamp(min=least, max=1.0)
+        return guide(*args)
 
 
 def _settings(sampler: SamplerState) -> Any:

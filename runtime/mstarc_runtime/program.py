@@ -15,6 +15,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
+from mstarc_runtime.abi.host_math import linspace as linspace
+from mstarc_runtime.abi.host_math import shift as shift
+
 Array: TypeAlias = Any  # torch tensor or numpy array; in a Batch, dim 0 is the row of a request
 Steps: TypeAlias = Generator[Any, Any, tuple[Any, ...]]  # a walk: yields waits, returns the walk's results
 
@@ -133,6 +136,10 @@ class Walk(Protocol):
 
     def cause(self, label: str, why: str) -> None:
         """Record why a coroutine loop ended: `stop` or `max`."""
+        ...
+
+    def guide(self, v: Array, *branches_and_settings: Any) -> Array:
+        """Classifier-free guidance (`mstarc_runtime.guidance`): v untouched where the first branch is ABSENT or its scale at most 1."""
         ...
 
     def cat(self, items: Sequence[Array]) -> Array:

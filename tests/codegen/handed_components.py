@@ -45,3 +45,15 @@ class Lm:
     def stir(self, run: Any, noise: Any, token: Any) -> Any:
         x = self.ids[token] + noise.normal(8)
         return run.attend(0, x.view(-1, 1, 8), x.view(-1, 1, 8), x.view(-1, 1, 8)).view(-1, 8)
+
+
+class Field:
+    """Velocities of a flow; the three branches differ by `kind`."""
+
+    @classmethod
+    def load(cls, checkpoint: Any, config: Any, device: str) -> Field:
+        return cls()
+
+    def velocity(self, x: Any, t: Any, kind: Any) -> Any:
+        assert t.dtype == torch.float32
+        return torch.sin(x * (1 + kind) + t) * (1 + kind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.render import render
 from mstarc.ir.core import Program
 from mstarc.ir.text import parse_program
@@ -223,12 +222,21 @@ def test_several_streams_are_taken_jointly() -> None:
     assert 'walk.emit("m", a.value, new=b_.new)' in text
 
 
-def test_built_ins_without_code_are_refused_with_a_place() -> None:
-    found = program(
-        "walk w(%0 v: i64[]) {\n  %1 t: host int = compute shift(linspace(0, 1, 3), 2)\n  emit %0 as m\n}\n"
+def test_tables_are_functions_and_guidance_a_statement_of_its_own() -> None:
+    text = worker(
+        program(
+            "walk w(%0 v: i64[]) {\n  %1 t: host int = compute shift(linspace(0, 1, 3), 2)\n"
+            "  emit %0 + guide(guide(%0, %0, 2), %0, 3) as m\n}\n"
+        )
     )
-    with pytest.raises(NotBuilt, match="not built yet: the built-in `shift`"):
-        render(found, "t.walk")
+    assert "Walk, WorkerProgram, linspace, shift" in text.replace("\n", " ")
+    assert "t = shift(linspace(0, 1, 3), 2)" in text
+    lines = [line.strip() for line in text.splitlines() if "guide" in line]
+    assert lines == [
+        "guided = walk.guide(v, v, 2)",
+        "guided_ = walk.guide(guided, v, 3)",
+        'walk.emit("m", v + guided_)',
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- conductor

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mstarc.ir.fold import ABSENT, F32, FoldError, flat_ids, fold, linspace, shift
+from mstarc.ir.fold import ABSENT, FoldError, flat_ids, fold
 from mstarc.ir.text.lexer import Cursor
 from mstarc.ir.text.read_expressions import read_expr
 from mstarc.ir.types import Ref
+from mstarc_runtime.abi.host_math import F32, linspace, shift
 
 
 class Names:

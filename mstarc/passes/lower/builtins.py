@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mstarc.diagnostics import rules
-from mstarc.ir.types import MODALITIES, Apply, Chunk, Parts, Ref, Scalar, Tensor, Type
+from mstarc.ir.types import MODALITIES, Apply, Chunk, Enum, Lit, Parts, Ref, Scalar, Tensor, Type
 from mstarc.passes.lower.typed import (
     BOOL,
     FLOAT,
@@ -23,6 +23,8 @@ from mstarc.syntax import ast
 if TYPE_CHECKING:
     from mstarc.passes.lower.expressions import Expressions
 
+#: how `guide` may limit the norm of its result
+RENORMS = ("global", "channel", "text_channel")
 #: (fewest, most) arguments
 ARITY: Mapping[str, tuple[int, int]] = {
     "given": (1, 1),
@@ -91,14 +93,33 @@ class Builtins:
         branches = [first, second]
         (branches if isinstance(third.type, Tensor) else rest).append(third)
         first = self._scope.there(first)
+        if not len(branches) - 1 <= len(rest) <= len(branches) + 1:
+            many = f"{len(branches) - 1} scale{'s' if len(branches) > 2 else ''}, then at most a renorm and its least factor"
+            message = (
+                f"`guide` with {len(branches) - 1} branches beside `v` takes {many}; {len(rest)} values follow them"
+            )
+            self._scope.report.report(rules.MC004, message, tree.span, subject="guide")
         for arg in rest:
             self._scope.there(arg)
+        self._check_renorm(rest[len(branches) - 1 : len(branches)])
         for other in branches[1:]:
             a, b = first.type, other.type
             if isinstance(a, Tensor) and isinstance(b, Tensor) and not self._scope.scope.dims.same(a, b):
                 self._scope.mismatch(f"`guide` mixes {type_text(a)} with {type_text(b)}", other.span)
         made = Apply("guide", tuple(arg.expr for arg in args))
         return Typed(made, content(first.type), joint_phase(*args), tree.span)
+
+    def _check_renorm(self, given: list[Typed]) -> None:
+        """A text or an enum of the ways that there are."""
+        for arg in given:
+            kind = content(arg.type)
+            ways = (
+                [str(arg.expr.value)] if isinstance(arg.expr, Lit) else kind.members if isinstance(kind, Enum) else ()
+            )
+            strange = [way for way in ways if way not in RENORMS]
+            if strange or not (kind is None or kind == Scalar("text") or isinstance(kind, Enum)):
+                found = f"`{strange[0]}`" if strange else type_text(kind)
+                self._scope.mismatch(f"a renorm is one of {', '.join(RENORMS)}, not {found}", arg.span)
 
     def _len(self, made: Apply, x: Typed, tree: ast.Call) -> Typed:
         kind = content(x.type)

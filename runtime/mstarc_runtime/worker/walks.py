@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mstarc_runtime.guidance import guide
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ class WalkRun:
 
     def cause(self, label: str, why: str) -> None:
         self.causes[label] = why
+
+    def guide(self, v: Any, *branches_and_settings: Any) -> Any:
+        return guide(v, *branches_and_settings)
 
     def cat(self, items: Sequence[Any]) -> Any:
         return self.rank.arrays.cat(items)

@@ -1,0 +1,73 @@
+"""The worker of `bagel`: a coroutine per walk, a method per region. Written by mstarc; do not edit."""
+
+from mstarc_runtime.program import ABSENT, Array, Batch, Steps, Walk, WorkerProgram, linspace, shift
+
+
+class Bagel(WorkerProgram):
+    MODEL = "bagel"
+    COLLECTS = {"write_writing": ("kept",)}
+
+    def read_text(self, walk: Walk, part: Array) -> Steps:
+        """walk read_text(part: text_part)"""
+        walk.fork("no_text", "main")
+        yield walk.call("llm.text", part.ids, writes=("main", "no_image"))
+        return ()
+
+    def read_image(self, walk: Walk, part: Array) -> Steps:
+        """walk read_image(part: image_part)"""
+        if walk.host.wants("image"):
+            rows = yield walk.call("vae.encode", part.large)
+            yield walk.call("llm.latent", rows, writes=("main",))
+        rows_2 = yield walk.call("vit.encode", part.small)
+        yield walk.call("llm.image", rows_2, writes=("main",))
+        walk.fork("no_text", "main")
+        return ()
+
+    def write(self, walk: Walk) -> Steps:
+        """walk write() -> kept: i64[K]"""
+        walk.fork("draft", "main")
+        _, kept = yield walk.loop(
+            "writing", self.write_writing, "max", walk.params.max_tokens, carry=(walk.config.bos,)
+        )
+        walk.drop("draft")
+        return (kept,)
+
+    def write_writing(self, b: Batch, token: Array) -> tuple[Array, ...]:
+        """loop writing of walk write"""
+        logits = b.call("llm.step", token, writes=("draft",))
+        token_2 = b.sample("words", logits, "words")
+        (token_2,) = b.stop(token_2 == b.config.eos, carried=(token_2,), live=(token_2,))
+        b.emit("text", token_2)
+        b.collect("kept", token_2)
+        return (token_2,)
+
+    def note(self, walk: Walk, ids: Array) -> Steps:
+        """walk note(ids: i64[T])"""
+        yield walk.call("llm.text", ids, writes=("main",))
+        return ()
+
+    def draw(self, walk: Walk, h: Array, w: Array) -> Steps:
+        """walk draw(h: i64, w: i64)"""
+        times = shift(linspace(1, 0, walk.params.steps), walk.params.time_shift)
+        x = walk.noise("f32", (h // walk.config.cell * (w // walk.config.cell), walk.config.c), "x")
+        x_2 = x
+        for denoise_iter in range(walk.params.steps - 1):
+            t = times[denoise_iter]
+            on = walk.params.cfg_above < t and t <= walk.params.cfg_upto
+            v = yield walk.call("llm.velocity", x_2, t, reads=("main",))
+            if on:
+                a = yield walk.call("llm.velocity", x_2, t, reads=("no_text",))
+            else:
+                a = ABSENT
+            if on:
+                b_ = yield walk.call("llm.velocity", x_2, t, reads=("no_image",))
+            else:
+                b_ = ABSENT
+            guided = walk.guide(
+                v, a, b_, walk.params.cfg_text, walk.params.cfg_img, walk.params.renorm, walk.params.renorm_min
+            )
+            x_3 = x_2 - (t - times[denoise_iter + 1]) * guided
+            x_2 = x_3
+        image = yield walk.call("vae.decode", x_2, h, w)
+        walk.emit("image", image)
+        return ()
