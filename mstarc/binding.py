@@ -15,8 +15,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
+from ruamel.yaml.events import CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from mstarc.diagnostics import rules
@@ -149,9 +150,8 @@ class Bound:
 def read_binding(source: SourceFile, report: Collector) -> Bound | None:
     """The binding, or None after findings MC901, MC902, MC906."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _Composer
     try:
-        if _too_deep(source.text):
-            raise RecursionError
         root = yaml.compose(io.StringIO(source.text))
         bad = None if root is None else _unusable(root)
         if bad is not None:
@@ -159,7 +159,7 @@ def read_binding(source: SourceFile, report: Collector) -> Bound | None:
             where = _span(source, node.start_mark.index, node.start_mark.index + 1)
             report.report(rules.MC906, f"the binding file {message}", where)
             return None
-        content = YAML(typ="safe", pure=True).load(io.StringIO(source.text))
+        content = None if root is None else yaml.constructor.construct_document(root)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = _span(source, mark.index, mark.index + 1) if mark else Span(source.path, 0, 0)
@@ -189,14 +189,19 @@ def read_binding(source: SourceFile, report: Collector) -> Bound | None:
         return None
 
 
-def _too_deep(text: str) -> bool:
-    """Whether YAML is nested deeper than DEEPEST; read event by event, which stops there."""
-    depth = 0
-    for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > DEEPEST:
-            return True
-    return False
+class _Composer(Composer):
+    """Raises RecursionError where collections are nested deeper than DEEPEST."""
+
+    _levels = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._levels += 1
+        if self._levels > DEEPEST and self.parser.check_event(CollectionStartEvent):
+            raise RecursionError
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._levels -= 1
 
 
 def _unusable(root: Node) -> tuple[str, Node] | None:

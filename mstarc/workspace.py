@@ -6,12 +6,13 @@ Nothing here raises for a user's mistake, and nothing lets an exception of the c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from mstarc.binding import Binding, Bound, check_binding, read_binding, with_config
+from mstarc.checked import Checked, find_models, joined
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Diagnostic
 from mstarc.ir.core import Program
@@ -20,25 +21,6 @@ from mstarc.passes.checks import run_checks
 from mstarc.source import SourceFile, Span
 
 T = TypeVar("T")
-OK, FINDINGS, USAGE, INTERNAL = 0, 1, 2, 70
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What a check found. `missing`: paths that name no model."""
-
-    findings: tuple[Diagnostic, ...] = ()
-    sources: dict[str, SourceFile] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-
-    def exit_code(self, deny_warnings: bool = False) -> int:
-        """0 clean, 1 findings, 2 a path names no model, 70 the compiler failed."""
-        found = {d.rule.severity for d in self.findings}
-        if any(d.rule is rules.MC000 for d in self.findings):
-            return INTERNAL
-        if self.missing:
-            return USAGE
-        return FINDINGS if "error" in found or (deny_warnings and "warning" in found) else OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,55 +47,42 @@ class Model:
 
 def check(paths: Sequence[str | Path]) -> Checked:
     """Check files, and folders with every model under them, in the order of names."""
-    findings: list[Diagnostic] = []
-    sources: dict[str, SourceFile] = {}
     files, missing = find_models(paths)
-    for path in files:
-        checked = load_model(path).checked
-        findings += checked.findings
-        sources |= checked.sources
-    return Checked(tuple(findings), sources, missing)
+    return joined((load_model(path).checked for path in files), missing)
 
 
-def find_models(paths: Iterable[str | Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(.walk files, paths that are none and hold none), each once."""
-    files: dict[str, None] = {}
-    missing = []
-    for path in map(Path, paths):
-        here = sorted(path.rglob("*.walk")) if path.is_dir() else [path] if path.is_file() else []
-        if not here:
-            missing.append(str(path))
-        files |= dict.fromkeys(map(str, here))
-    return tuple(files), tuple(missing)
-
-
-def load_model(path: str | Path) -> Model:
-    """Read one model with the binding beside it and run every check."""
+def load_model(path: str | Path, texts: Mapping[str, str] | None = None) -> Model:
+    """Read one model with the binding beside it and run every check. `texts`: path -> text of files that are open in an editor."""
     name = str(path)
     sources: dict[str, SourceFile] = {}
     report = Collector()
     program: Program | None = None
     bound: Bound | None = None
+    faults: tuple[PassFailed, ...] = ()
     try:
-        program, bound = _load(name, sources, report)
+        program, bound = _load(name, texts or {}, sources, report)
     except PassFailed as error:
+        error.model = name
+        faults = (error,)
         _internal(error, name, report)
     findings = tuple(_allowed(report.findings(), sources.get(name)))
-    return Model(name, program, bound.binding if bound else None, Checked(findings, sources))
+    return Model(name, program, bound.binding if bound else None, Checked(findings, sources, (), faults))
 
 
-def _load(name: str, sources: dict[str, SourceFile], report: Collector) -> tuple[Program | None, Bound | None]:
+def _load(
+    name: str, texts: Mapping[str, str], sources: dict[str, SourceFile], report: Collector
+) -> tuple[Program | None, Bound | None]:
     """Program and binding, each after its own checks."""
     from mstarc import frontend
 
-    source = read_source(name, report)
+    source = read_source(name, report, texts)
     if source is None:
         return None, None
     sources[name] = source
-    program, found, _ = _guard("frontend", lambda: frontend.load(name))
+    program, found, _ = _guard("frontend", lambda: frontend.load_text(name, source.text))
     for diagnostic in found.findings():
         _forward(diagnostic, report)
-    bound = _guard("read_binding", lambda: _read_beside(name, sources, report))
+    bound = _guard("read_binding", lambda: _read_beside(name, texts, sources, report))
     if program is None:
         return None, bound
     if bound is not None:
@@ -124,23 +93,27 @@ def _load(name: str, sources: dict[str, SourceFile], report: Collector) -> tuple
     return program, bound
 
 
-def _read_beside(name: str, sources: dict[str, SourceFile], report: Collector) -> Bound | None:
+def _read_beside(
+    name: str, texts: Mapping[str, str], sources: dict[str, SourceFile], report: Collector
+) -> Bound | None:
     beside = Path(name).with_suffix(".yaml")
-    if not beside.is_file():
+    if str(beside) not in texts and not beside.is_file():
         message = f"there is no `{beside.name}` beside this model, so nothing says what its nodes are"
         report.report(
             rules.MC908, message, Span(name, 0, 0), help="write one with `config`, `components` and `externs`"
         )
         return None
-    source = read_source(str(beside), report)
+    source = read_source(str(beside), report, texts)
     if source is None:
         return None
     sources[source.path] = source
     return read_binding(source, report)
 
 
-def read_source(name: str, report: Collector) -> SourceFile | None:
-    """A file as text, or None after MC012."""
+def read_source(name: str, report: Collector, texts: Mapping[str, str] | None = None) -> SourceFile | None:
+    """A file as text, or None after MC012. `texts`: as for `load_model`."""
+    if texts and name in texts:
+        return SourceFile(name, texts[name])
     try:
         return SourceFile(name, Path(name).read_bytes().decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -159,7 +132,7 @@ def _guard(stage: str, step: Callable[[], T]) -> T:
 
 
 def _internal(error: PassFailed, name: str, report: Collector) -> None:
-    note = "this is a fault of mstarc, not of the model; keep the file and report it"
+    note = "this is a fault of mstarc, not of the model"
     report.report(rules.MC000, f"internal error in {error}", Span(name, 0, 0), notes=(note,))
 
 

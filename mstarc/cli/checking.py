@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mstarc.cli.findings import FORMATS, Format, write_findings
-from mstarc.cli.guard import USAGE, Failure, debugging, say
-from mstarc.diagnostics.core import Diagnostic
+from mstarc.cli.findings import FORMATS, Format, write_checked
+from mstarc.cli.guard import USAGE, Failure, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,12 @@ def parse_plain(args: Sequence[str]) -> CheckCall | None:
 
 def run_check(call: CheckCall) -> int:
     """Check, write what was found, and give the exit status."""
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "__all__"
-    )  # looking for plugins costs more than the binding file does
-    from mstarc import workspace
+    # looking for plugins costs more than the binding file does
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from mstarc import remembered
 
-    checked = workspace.check(call.paths)
-    if debugging():
-        _show_faults(checked.findings)
-    write_findings(checked.findings, checked.sources, call.format)
+    checked = remembered.check(call.paths)
+    write_checked(checked, call.format)
     for path in checked.missing:
         say(f"error: {no_model(path)}")
     if call.format == "text" and not checked.findings and not checked.missing:
@@ -85,25 +80,6 @@ def single_model(path: str) -> str:
 def _models(sources: Iterable[str]) -> str:
     number = sum(name.endswith(".walk") for name in sources)
     return f"{number} model{'' if number == 1 else 's'}"
-
-
-def _show_faults(findings: Iterable[Diagnostic]) -> None:
-    """With --debug: the traceback behind each internal error, by running its model again unguarded."""
-    import traceback
-
-    from mstarc import frontend
-    from mstarc.diagnostics import rules
-    from mstarc.passes.checks import run_checks
-
-    for finding in findings:
-        if finding.rule is not rules.MC000:
-            continue
-        try:
-            program, found, _ = frontend.load(finding.primary.span.file)
-            if program is not None:
-                run_checks(program, found)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
 
 
 __all__ = ["CheckCall", "no_model", "parse_plain", "run_check", "single_model"]

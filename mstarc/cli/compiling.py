@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mstarc.cli.checking import single_model
-from mstarc.cli.findings import painted_diff, write_findings
+from mstarc.cli.findings import painted_diff, write_checked
 from mstarc.cli.guard import FINDINGS, INTERNAL, OK, STALE, USAGE, Failure, say
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _refuse_strangers(folder: Path) -> None:
 def _tell(compiled: Compiled) -> int:
     """Write what was found; give 0, 1 or 70."""
     checked = compiled.model.checked
-    write_findings(checked.findings, checked.sources)
+    write_checked(checked)
     if compiled.fault is not None:
         say(f"error: {_fault(compiled)}")
         return FINDINGS

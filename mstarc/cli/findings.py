@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Literal, TextIO, TypeAlias
 
+from mstarc.checked import Checked
 from mstarc.diagnostics.core import Diagnostic
 from mstarc.diagnostics.text import render_all
 from mstarc.source import SourceFile
@@ -38,6 +39,15 @@ def write_findings(
 
     render = {"json": machine.to_json, "sarif": machine.to_sarif, "github": machine.to_github}[format]
     sys.stdout.write(render(found, known))
+
+
+def write_checked(checked: Checked, format: Format = "text") -> None:
+    """What a check found; for each fault of the compiler, what reproduces it."""
+    write_findings(checked.findings, checked.sources, format)
+    for fault in checked.faults:
+        from mstarc.cli.crash import tell_fault
+
+        tell_fault(fault)
 
 
 def painted_diff(diff: str) -> str:

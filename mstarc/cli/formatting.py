@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mstarc.checked import find_models
 from mstarc.cli.checking import no_model
 from mstarc.cli.findings import painted_diff, write_findings
 from mstarc.cli.guard import FINDINGS, OK, USAGE, Failure, say
 from mstarc.diagnostics.core import Collector
 from mstarc.source import SourceFile
 from mstarc.syntax.format import format_walk
-from mstarc.workspace import find_models, read_source
+from mstarc.workspace import read_source
 
 STDIN = "-"
 

@@ -1,6 +1,6 @@
 """The outermost frame: what a verb raises becomes one line on standard error and an exit status.
 
-`Failure` is what a verb raises on purpose. Anything else is a fault of mstarc: the user reads which command shows where it is.
+`Failure` is what a verb raises on purpose. Anything else is a fault of mstarc: `crash` keeps what shows it again.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ def set_debug(debug: bool, args: Sequence[str] = ()) -> None:
 def debugging() -> bool:
     """Whether the user asked for tracebacks."""
     return _Session.debug
+
+
+def session_args() -> tuple[str, ...]:
+    """The command line without the name of the program."""
+    return _Session.args
 
 
 def shielded(step: Callable[[], int]) -> int:
@@ -76,13 +81,7 @@ def _fail(failure: Failure) -> int:
 
 
 def _fault(error: BaseException, what: str) -> int:
-    import shlex
-    import traceback
+    from mstarc.cli.crash import tell_fault
 
-    if _Session.debug:
-        traceback.print_exception(error, file=sys.stderr)
-        return INTERNAL
-    say(f"internal error: {type(error).__name__}: {what}")
-    say("  this is a fault of mstarc, not of your files; this command shows where it is:")
-    say(f"  mstarc --debug {shlex.join(_Session.args)}")
+    tell_fault(error, f"{type(error).__name__}: {what}")
     return INTERNAL

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mstarc.cli.checking import single_model
-from mstarc.cli.findings import write_findings
+from mstarc.cli.findings import write_checked
 from mstarc.cli.guard import FINDINGS, INTERNAL, OK, USAGE, Failure
 from mstarc.cli.values import pairs, plain_value, typed_values
 from mstarc.interp import Emitted, HashMachine, Outcome, interpret
@@ -42,7 +42,7 @@ class InterpretCall:
 def checked_model(path: str) -> tuple[Model, int]:
     """The model of a spec and what checking it says: 0, 1 or 70. Its findings are written."""
     model = load_model(single_model(path))
-    write_findings(model.checked.findings, model.checked.sources)
+    write_checked(model.checked)
     status = model.checked.exit_code()
     return model, status if status == INTERNAL else FINDINGS if model.failed else OK
 

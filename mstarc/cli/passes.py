@@ -20,7 +20,8 @@ from mstarc.ir.core import Program
 from mstarc.ir.errors import IrTextError, VerifyError
 from mstarc.ir.text import parse_program, print_program, to_json
 from mstarc.ir.verify import verify
-from mstarc.passes.pipeline import PIPELINE, Pass, Step, find_pass, run_passes
+from mstarc.passes import pipeline
+from mstarc.passes.pipeline import Pass, Step, find_pass, run_passes
 
 #: what stands before the pipeline: the program as lowered, and with the binding's config values in place
 LOWER, BIND = "lower", "bind"
@@ -57,7 +58,7 @@ def run_ir(call: IrCall) -> int:
     wanted = call.diff or (call.after or LOWER,)
     for name in wanted:
         _known(name)
-    last = len(PIPELINE) if call.after_all else max(map(_place, wanted))
+    last = len(pipeline.PIPELINE) if call.after_all else max(map(_place, wanted))
     steps = list(_steps(call.path, last))
     if call.diff is not None:
         sys.stdout.write(_difference(*(_at(steps, name) for name in call.diff)))
@@ -71,7 +72,7 @@ def run_ir(call: IrCall) -> int:
 
 def _place(name: str) -> int:
     """How many passes of the pipeline run up to a name, itself included."""
-    return 0 if name in FRONT else [p.name for p in PIPELINE].index(name) + 1
+    return 0 if name in FRONT else [p.name for p in pipeline.PIPELINE].index(name) + 1
 
 
 def _steps(path: str, last: int) -> Iterator[Step]:
@@ -85,7 +86,7 @@ def _steps(path: str, last: int) -> Iterator[Step]:
         yield Step(BIND, model.bound)
     if last and model.failed:
         raise Failure("the spec has errors, and passes run on checked programs only")
-    yield from run_passes(model.bound, PIPELINE[:last], verified=True)
+    yield from run_passes(model.bound, pipeline.PIPELINE[:last], verified=True)
 
 
 def _at(steps: Sequence[Step], name: str) -> Step:
@@ -171,7 +172,7 @@ def _read(file: str) -> str:
 
 def _all_passes() -> Iterator[tuple[str, str]]:
     yield from FRONT.items()
-    yield from ((p.name, p.summary) for p in PIPELINE)
+    yield from ((p.name, p.summary) for p in pipeline.PIPELINE)
 
 
 def _known(name: str) -> None:

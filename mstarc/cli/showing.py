@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from mstarc.cli.checking import single_model
-from mstarc.cli.findings import write_findings
+from mstarc.cli.findings import write_checked
 from mstarc.cli.guard import FINDINGS, INTERNAL, OK, USAGE, Failure
 from mstarc.ir.core import Program
 from mstarc.workspace import Model, load_model
@@ -17,7 +17,7 @@ PICTURES = (".html", ".mmd", ".dot")
 def read_model(path: str) -> Model:
     """The model of a spec, or of the spec that a package was made from. Findings are written. Raises Failure if there is no program."""
     model = load_model(single_model(_spec_of(path)))
-    write_findings(model.checked.findings, model.checked.sources)
+    write_checked(model.checked)
     if model.program is None:
         status = model.checked.exit_code()
         raise Failure(f"`{path}` has no program to show", INTERNAL if status == INTERNAL else FINDINGS)

@@ -29,9 +29,13 @@ class VerifyError(InternalError):
 
 
 class PassFailed(InternalError):
-    """A pass raised: a fault of the compiler. `name` is the pass, `before` the program that it was given, if it was given one."""
+    """A pass raised: a fault of the compiler. `name` is the pass, `before` the program that it was given, if it was given one.
+
+    `model`: the path of the model, where one of several is meant.
+    """
 
     def __init__(self, name: str, cause: BaseException, before: Program | None = None) -> None:
         super().__init__(f"pass `{name}` failed: {type(cause).__name__}: {cause}")
         self.name = name
         self.before = before
+        self.model = ""

@@ -83,7 +83,7 @@ def run_pass(chosen: Pass, program: Program, verified: bool = False) -> Step:
     return Step(chosen.name, result)
 
 
-def run_passes(program: Program, passes: Sequence[Pass] = PIPELINE, verified: bool = False) -> Iterator[Step]:
+def run_passes(program: Program, passes: Sequence[Pass], verified: bool = False) -> Iterator[Step]:
     """Passes in the order given, each on what the rewrites before it made."""
     for chosen in passes:
         step = run_pass(chosen, program, verified)

@@ -65,9 +65,10 @@ class Choices:
         """The option chosen for a key, the same whenever the key is asked again."""
         if key not in self.made:
             self.made[key] = self.rng.randrange(len(options)) if self.rng else 0
-        self.widths[key] = len(options)
         chosen = options[self.made[key]]
-        self.words[key] = words.format(chosen) if words and chosen is not None else ""
+        if key not in self.words:
+            self.widths[key] = len(options)
+            self.words[key] = words.format(chosen) if words and chosen is not None else ""
         return chosen
 
     def advance(self) -> bool:
@@ -97,6 +98,7 @@ class Frame:
     values: dict[ValueId, Any] = field(default_factory=dict)
     dims: dict[str, str] = field(default_factory=dict)
     iters: dict[str, int] = field(default_factory=dict)
+    stops: dict[int, int | None] = field(default_factory=dict)  # iterations of the stops that were picked, by operation
 
     def ref(self, ref: Ref) -> Any:
         if ref.scope == "dim":

@@ -28,7 +28,7 @@ from mstarc.ir.core import (
     When,
 )
 from mstarc.ir.fold import ABSENT, FoldError, fold
-from mstarc.ir.types import Expr
+from mstarc.ir.types import Binary, Expr, Unary, Var
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Ends, Names, StreamEnds
 from mstarc.passes.scenario import Frame, Opaque, OutOfSteps, Stuck, Surplus, Wait
@@ -248,6 +248,13 @@ class Schedule:
     def _block(self, block: Block, frame: Frame, later: Ends, top: bool) -> _Steps:
         """Events of a block; True if a `stop when` fired. `later`: streams that this arm may send on after the block."""
         for position, op in self._telling(block):
+            if isinstance(op, Stop):
+                if self._stops(op, frame):
+                    return True
+                continue
+            if isinstance(op, Compute):
+                frame.values[op.result.id] = _value(op.expr, frame)
+                continue
             rest = later | self._ends.of(block, position + 1) if top else later
             if (yield from self._op(op, frame, rest, top)):
                 return True
@@ -276,8 +283,6 @@ class Schedule:
                 return (yield from self._chunks(op, frame, later))
             case Loop():
                 yield from self._loop(op, frame, later)
-            case Stop():
-                return self._stops(op, frame)
             case When():
                 return (yield from self._when(op, frame, later))
             case Par(body):
@@ -290,10 +295,6 @@ class Schedule:
                 yield _Spawn(op, frame)
             case CallWalk():
                 yield from self._call(op, frame, later)
-            case Compute():
-                frame.values[op.result.id] = _value(op.expr, frame)
-            case _:
-                pass
         return False
 
     def _call(self, op: CallWalk, frame: Frame, later: Ends) -> _Steps:
@@ -347,13 +348,31 @@ class Schedule:
 
     def _stops(self, op: Stop, frame: Frame) -> bool:
         """Whether a `stop when` fires. A flag of the device does in some iteration of the innermost loop, or never."""
+        label, count = next(reversed(frame.iters.items()), ("", 0))
+        if id(op) in frame.stops:
+            when = frame.stops[id(op)]
+            return when is not None and count >= when
         try:
             return bool(fold(op.cond, frame))
         except (FoldError, TypeError):
-            label = next(reversed(frame.iters), "")
-        words = "a stop of `" + label + "` in iteration {}"
+            words = "a stop of `" + label + "` in iteration {}"
         when = frame.choices.pick(f"stop {frame.unit}.{label}.{op.span.start}", (None, 0, 1, 2, 5), words)
-        return when is not None and frame.iters.get(label, 0) >= when
+        if _stays_open(op.cond, frame):
+            frame.stops[id(op)] = when
+        return when is not None and count >= when
+
+
+def _stays_open(cond: Expr, frame: Frame) -> bool:
+    """Whether a condition has no value in any iteration: what it evaluates first needs a value of the device."""
+    match cond:
+        case Var(ident):
+            return ident not in frame.values
+        case Unary(_, x):
+            return _stays_open(x, frame)
+        case Binary(op, a, b):
+            return _stays_open(a, frame) or (op not in ("and", "or") and _stays_open(b, frame))
+        case _:
+            return False
 
 
 def _tells(op: Op) -> bool:

@@ -5,11 +5,10 @@ Whatever the text is, nothing here raises: a declaration with an error is report
 
 from __future__ import annotations
 
-from copy import copy
-
 from lark import Token as LarkToken
 from lark import Tree
 from lark.exceptions import UnexpectedInput
+from lark.parsers.lalr_analysis import Shift
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from mstarc.diagnostics import rules
@@ -22,7 +21,7 @@ from mstarc.syntax.machine import machine
 from mstarc.syntax.tokens import Segment, Token, segments, tokenize, unclosed
 
 BRACKETS = 40  # deepest nesting of brackets
-STACK = 2000  # symbols on the parser's stack; a text within the limits of depth needs a few hundred, and each step copies it
+STACK = 2000  # symbols on the parser's stack; a text within the limits of depth needs a few hundred
 
 
 def parse_walk(source: SourceFile, collector: Collector) -> ast.Model | None:
@@ -82,17 +81,20 @@ class _Parser:
     def _tree(self, segment: Segment, start: str) -> Tree[LarkToken] | None:
         if not self._lexed(segment.tokens):
             return None
-        parser = machine().lark.parse_interactive("", start=start)
-        for i, token in enumerate(segment.tokens):
-            fed = LarkToken(_terminal(parser, token), token.text, start_pos=token.start, end_pos=token.end)
+        parser = _begin(start)
+        fed: list[LarkToken] = []
+        for token in segment.tokens:
+            fed.append(LarkToken(_terminal(parser, token), token.text, start_pos=token.start, end_pos=token.end))
             if len(parser.parser_state.value_stack) > STACK:
                 self._too_deep(self._at(token), DEEPEST)
                 return None
-            before = parser.copy(deepcopy_values=False)
             try:
-                parser.feed_token(fed)
+                parser.feed_token(fed[-1])
             except UnexpectedInput:
-                explain(Found(self._source, segment, i), before, self._report)
+                before = _begin(start)
+                for earlier in fed[:-1]:
+                    before.feed_token(earlier)
+                explain(Found(self._source, segment, len(fed) - 1), before, self._report)
                 return None
         try:
             end = segment.tokens[-1].end
@@ -134,6 +136,10 @@ class _Parser:
         self._report.report(rules.MC010, f"this is nested deeper than {limit} levels", at, help="name the inner parts")
 
 
+def _begin(start: str) -> InteractiveParser:
+    return machine().lark.parse_interactive("", start=start)
+
+
 def _terminal(parser: InteractiveParser, token: Token) -> str:
     """What a token is here: a clause word where the grammar has that clause, else a name.
 
@@ -148,15 +154,16 @@ def _terminal(parser: InteractiveParser, token: Token) -> str:
 
 
 def _accepts(parser: InteractiveParser, terminal: str) -> bool:
-    trial = parser.copy(deepcopy_values=False)
-    state = trial.parser_state
-    state.parse_conf = copy(state.parse_conf)
-    state.parse_conf.callbacks = {}  # the copy shares the values on its stack, and callbacks extend lists in place
-    try:
-        trial.feed_token(LarkToken(terminal, "", start_pos=0, end_pos=0))
-    except UnexpectedInput:
-        return False
-    return True
+    """Whether the parser can shift a terminal now: its reductions are run on the stack of states alone."""
+    states = parser.parser_state.parse_conf.states
+    stack = list(parser.parser_state.state_stack)
+    while terminal in states[stack[-1]]:
+        action, rule = states[stack[-1]][terminal]
+        if action is Shift:
+            return True
+        del stack[len(stack) - len(rule.expansion) :]
+        stack.append(states[stack[-1]][rule.origin.name][1])
+    return False
 
 
 def _shown(char: str) -> str:

@@ -29,6 +29,15 @@ class Ran:
 Command: TypeAlias = Callable[..., Ran]
 
 
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees what another one made mstarc remember; crash folders go where pytest deletes them. Gives that folder."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    monkeypatch.setattr("mstarc.cli.crash.crash_home", lambda: home)
+    return home
+
+
 @pytest.fixture
 def mstarc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command line from the root of the repository, or wherever a test has gone."""

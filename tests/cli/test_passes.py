@@ -38,7 +38,6 @@ TOYS = (
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline of four passes of known effect."""
     monkeypatch.setattr(pipeline, "PIPELINE", TOYS)
-    monkeypatch.setattr("mstarc.cli.passes.PIPELINE", TOYS)
 
 
 def test_after_each_pass(mstarc: Command) -> None:

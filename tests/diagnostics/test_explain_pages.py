@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mstarc.checked import Checked
 from mstarc.diagnostics.machine import explain_page
 from mstarc.diagnostics.rules import RULES, rule_state
 from mstarc.diagnostics.text import render_all
-from mstarc.workspace import Checked, load_model
+from mstarc.workspace import load_model
 
 NOT_TEXT = {"MC012"}  # its failing file is no text; test_workspace has it
 CODES = [code for code in RULES if rule_state(code) == "checked" and code not in NOT_TEXT]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from mstarc.checked import FINDINGS
 from mstarc.diagnostics.text import render_all
-from mstarc.workspace import FINDINGS, check
+from mstarc.workspace import check
 
 FOLDER = Path(__file__).parent / "malformed"
 SPECS = sorted(path.name for path in FOLDER.glob("*.walk"))

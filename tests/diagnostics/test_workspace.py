@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from mstarc import workspace
+from mstarc.checked import FINDINGS, INTERNAL, OK, USAGE, Checked, find_models
 from mstarc.diagnostics.text import render_all
 from mstarc.ir.core import Program
-from mstarc.workspace import FINDINGS, INTERNAL, OK, USAGE, Checked, check, find_models, load_model
+from mstarc.workspace import check, load_model
 
 MODEL = """model m
 node a : stateless { op f(x: i64) -> y: i64 }
@@ -121,10 +122,10 @@ def test_a_fault_of_a_check_is_an_internal_error(tmp_path: Path, monkeypatch: py
 
 
 def test_a_fault_of_the_front_end_is_an_internal_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(path: str) -> None:
+    def broken(name: str, text: str) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("mstarc.frontend.load", broken)
+    monkeypatch.setattr("mstarc.frontend.load_text", broken)
     checked = check([write(tmp_path)])
     assert codes(checked) == ["MC000"] and "frontend" in checked.findings[0].message
     assert checked.exit_code() == INTERNAL
