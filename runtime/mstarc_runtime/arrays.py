@@ -12,6 +12,7 @@ class Arrays(Protocol):
     """One array library. Arrays of a batch have the rows on dim 0."""
 
     name: str
+    device: Any  # of torch; None for numpy
 
     def asarray(self, value: Any) -> Any:
         """A host value (number, bool, list, numpy array) or an array, as an array of this library on the worker's device."""
@@ -32,6 +33,7 @@ class NumpyArrays:
     """numpy on the host."""
 
     name = "numpy"
+    device = None
 
     def asarray(self, value: Any) -> Any:
         return np.asarray(value)

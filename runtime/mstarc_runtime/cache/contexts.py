@@ -106,6 +106,11 @@ class Context:
         kept = self._ids[: self.length]
         return kept[kept >= 0]
 
+    @property
+    def entry_ids(self) -> Tensor:
+        """Token ids by entry, i64 [length]; NO_ID where an entry has none."""
+        return self._ids[: self.length]
+
     def run_start(self, entries: int) -> int | None:
         """The first slot if the first `entries` entries lie in one run of neighbouring pages, else None."""
         count = self.pool.pages_for(entries)

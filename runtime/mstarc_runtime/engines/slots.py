@@ -50,6 +50,8 @@ class Slots:
         self.length = torch.zeros(rows, dtype=torch.int32, device=device)
         self.position = torch.zeros(rows, dtype=torch.int64, device=device)
         self.active = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._host = torch.zeros(rows, pages, dtype=torch.int32)  # what the table is to hold
+        self._stale = False
 
     @property
     def rows(self) -> int:
@@ -59,26 +61,38 @@ class Slots:
         """The first `rows` slots, sharing memory with these."""
         part = object.__new__(Slots)
         part.pool = self.pool
-        part.table, part.length = self.table[:rows], self.length[:rows]
-        part.position, part.active = self.position[:rows], self.active[:rows]
+        for name in ("table", "length", "position", "active", "_host"):
+            setattr(part, name, getattr(self, name)[:rows])
+        part._stale = False
         return part
 
     def put(self, slot: int, context: Context) -> None:
         """Slot `slot` becomes this context, active. Raises EngineError if its pages do not fit the table."""
-        self.put_pages(slot, context.pages)
+        self.set_pages(slot, context.pages)
+        self.upload()
         self.length[slot] = context.length
         self.position[slot] = context.position
         self.active[slot] = True
 
-    def put_pages(self, slot: int, pages: Sequence[int]) -> None:
-        """The page table of one slot. Raises EngineError if it has no room for so many pages."""
+    def move(self, source: int, target: int) -> None:
+        """Slot `target` becomes what slot `source` is."""
+        self._host[target] = self._host[source]
+        for tensor in (self.table, self.length, self.position, self.active):
+            tensor[target] = tensor[source]
+
+    def set_pages(self, slot: int, pages: Sequence[int]) -> None:
+        """The pages of one slot, from the next `upload` on. Raises EngineError if the table has no room for so many."""
         if len(pages) > self.table.shape[1]:
             raise EngineError(f"a context of {len(pages)} pages in slots of {self.table.shape[1]}")
-        if pages:
-            host = torch.tensor(pages, dtype=torch.int32)
-            if self.table.device.type == "cuda":
-                host = host.pin_memory()
-            self.table[slot, : len(pages)].copy_(host, non_blocking=True)
+        self._host[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        self._stale = True
+
+    def upload(self) -> None:
+        """Bring the pages that were set to the device, behind the work that is queued there."""
+        if self._stale:
+            host = self._host.pin_memory() if self.table.device.type == "cuda" else self._host
+            self.table.copy_(host, non_blocking=True)
+            self._stale = False
 
 
 class SlotsRun:

@@ -85,13 +85,18 @@ class History:
 
     def append(self, drawn: Tensor) -> None:
         """Add one id (i64 [])."""
+        self.extend(drawn[None])
+
+    def extend(self, drawn: Tensor) -> None:
+        """Add ids in order (i64 [n])."""
         with torch.inference_mode():
-            if self._ids is None or self.count == len(self._ids):
-                grown = torch.empty(max(64, 2 * self.count), dtype=torch.int64, device=drawn.device)
+            end = self.count + len(drawn)
+            if self._ids is None or end > len(self._ids):
+                grown = torch.empty(max(64, end, 2 * self.count), dtype=torch.int64, device=drawn.device)
                 grown[: self.count] = self.ids
                 self._ids = grown
-            self._ids[self.count] = drawn
-            self.count += 1
+            self._ids[self.count : end] = drawn
+            self.count = end
 
 
 @dataclass(frozen=True, slots=True)

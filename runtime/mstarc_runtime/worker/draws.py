@@ -45,11 +45,15 @@ class Draws:
         keys = [DrawKey(session.seed, site, session.next_draw(site)) for session, site in sites]
         return self._arrays.stack([normals(dims, key) for key in keys])
 
+    def held(self, sampler: str, session: Session) -> tuple[Settings, History]:
+        """The settings and the history of a sampler in a request. Raises BadRequest if a setting is out of range."""
+        found: tuple[Settings, History] | None = session.samplers.get(sampler)
+        if found is None:
+            found = session.samplers[sampler] = (_settings(self._samplers[sampler], session), History())
+        return found
+
     def _row(self, link: SamplerLink, session: Session, site: str) -> Row:
-        held = session.samplers.get(link.name)
-        if held is None:
-            held = session.samplers[link.name] = (_settings(link, session), History())
-        settings, history = held
+        settings, history = self.held(link.name, session)
         over = None
         if link.over and settings.repetition_penalty != 1.0:
             context = session.context(link.over)

@@ -45,6 +45,14 @@ class TransformerOps:
         """An empty context of that name's cache."""
         return Context(self._pools[self._cache_of[name]])
 
+    def pool_of(self, context: str) -> PagedPool:
+        """The pool of a context."""
+        return self._pools[self._cache_of[context]]
+
+    def contexts_of(self, cache: str) -> tuple[str, ...]:
+        """The contexts over a cache: what an op without `writes` writes."""
+        return self._contexts_of[cache]
+
     def call(
         self,
         bound: BoundOp,
@@ -75,7 +83,7 @@ class TransformerOps:
         lanes = [i for i, call in zip(places, calls, strict=True) for _ in call.contexts]
         extra = handed.rows(lanes)
         method = (lambda run, *args: bound.method(run, *extra, *args)) if extra else bound.method
-        columns = self._engines[cache].call(method, self._spec(bound), calls)
+        columns = self._engines[cache].call(method, self.spec(bound), calls)
         for k, i in enumerate(places):
             values = tuple(column[k] for column in columns)
             outcomes[i] = values[0] if len(values) == 1 else values or None
@@ -98,7 +106,8 @@ class TransformerOps:
                 targets.append(context)
         return (tuple(targets), source if link.cross else None) if targets else None
 
-    def _spec(self, bound: BoundOp) -> OpSpec:
+    def spec(self, bound: BoundOp) -> OpSpec:
+        """What the engine must know of an op."""
         spec = self._specs.get(bound.name)
         if spec is None:
             link = bound.link

@@ -36,6 +36,7 @@ class BoundOp:
     node: NodeLink
     link: OpLink
     method: Callable[..., Any]
+    arrays: str = "torch"  # the array library of the component
 
 
 def nodes_of_rank(linked: Linked, rank: int) -> list[NodeLink]:
@@ -84,7 +85,7 @@ class OpTable:
                     )
                 _check_signature(node, link, method)
                 name = f"{node.name}.{link.name}"
-                self._ops[name] = BoundOp(name, node, link, method)
+                self._ops[name] = BoundOp(name, node, link, method, _arrays_of(node, classes[node.name]))
         progress(len(nodes), len(nodes), "loaded")
 
     # ------------------------------------------------------------------------------------------------------------- limits
@@ -225,6 +226,23 @@ class OpTable:
     ) -> Any:
         """One id per row; a row without usable logits goes to `errors`, or raises if there is none."""
         return self._need(self._draws).sample(sampler, logits, sites, errors)
+
+    def sampler_of(self, sampler: str, session: Session) -> tuple[Any, Any]:
+        """The settings and the history of a sampler in a request."""
+        return self._need(self._draws).held(sampler, session)
+
+    def bound(self, op: str) -> BoundOp:
+        """The op `node.op`."""
+        return self._ops[op]
+
+    @property
+    def transformers(self) -> TransformerOps:
+        """The transformer ops of this rank."""
+        return self._need(self._transformers)
+
+    def pool_of(self, context: str) -> Any:
+        """The pool of a context."""
+        return self.transformers.pool_of(context)
 
     def noise(self, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
         """Standard normals [B, *dims]."""

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from mstarc_runtime.worker.session import Session
 from mstarc_runtime.worker.streams import StreamIn, StreamOut
 from mstarc_runtime.worker.walks import WalkRun
 
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.device_regions import DeviceOptions
+
 log = logging.getLogger("mstarc.worker")
 
 CONDUCTOR = -1
@@ -47,7 +50,16 @@ REMEMBERED = 4096  # finished requests whose late stream messages are dropped
 class Rank:
     """State and behaviour of one rank, without its process: `handle` takes messages, `turn` does one piece of work."""
 
-    def __init__(self, linked: Linked, rank: int, program: WorkerProgram, port: Any, ops: OpTable) -> None:
+    def __init__(
+        self,
+        linked: Linked,
+        rank: int,
+        program: WorkerProgram,
+        port: Any,
+        ops: OpTable,
+        device_options: DeviceOptions | None = None,
+    ) -> None:
+        """`device_options`: how region loops run on the device; None: on the device if that is a GPU, else on the host."""
         self.linked = linked
         self.rank = rank
         self.program = program
@@ -57,6 +69,7 @@ class Rank:
         self.config = SimpleNamespace(**linked.config)
         self.externs = Externs(linked)
         self.context_max = {context.name: context.max for context in linked.contexts}
+        self.device_options = device_options or _device_options(ops)
         self.scheduler = Scheduler(self, MAX_ROWS)
         self.sessions: dict[int, Session] = {}
         self.turns = 0
@@ -226,11 +239,20 @@ class Rank:
 
     def where(self, stream: str, items: Any) -> list[bool] | None:
         """Which of the items [B] pass the stream's `where`; None = all."""
-        name = self._streams[stream].where
-        if not name:
+        predicate = self.where_of(stream)
+        if predicate is None:
             return None
-        flags = getattr(self.program, name)(self.config, items)
-        return [bool(flag) for flag in self.arrays.to_host(flags)]
+        return [bool(flag) for flag in self.arrays.to_host(predicate(self.config, items))]
+
+    def where_of(self, stream: str) -> Callable[[Any, Any], Any] | None:
+        """The predicate (config, items [B]) -> flags [B] of a stream with a `where`."""
+        name = self._streams[stream].where
+        return getattr(self.program, name) if name else None
+
+    def stays_here(self, stream: str) -> bool:
+        """Whether the items of a stream are taken on this rank as they are: no copy on the host, no cut that looks at them."""
+        link = self._streams[stream]
+        return link.sink == self.rank and link.policy != "phrase"
 
     def stream_out(self, session: Session, stream: str, scope: int) -> StreamOut:
         """The producer's end, made on first use."""
@@ -265,6 +287,16 @@ class Rank:
         }
         values.update(self.ops.gauges())
         return values
+
+
+def _device_options(ops: OpTable) -> DeviceOptions | None:
+    """Regions run on a GPU in captured loops, elsewhere on the host."""
+    if ops.arrays.name != "torch" or ops.arrays.device.type != "cuda":
+        return None
+    from mstarc_runtime.worker.device_regions import DeviceOptions
+    from mstarc_runtime.worker.device_runner import GraphRunner
+
+    return DeviceOptions(GraphRunner(ops.arrays.device))
 
 
 def _capacity(link: StreamLink, session: Session) -> int:

@@ -302,14 +302,18 @@ class RegionLoop:
         )
 
     def _finish(self, row: Row, carried: tuple[Any, ...], why: str) -> None:
-        run, wait = row.run, row.wait
-        if wait.kind == "max":
-            run.causes[wait.label] = why
-        run.counts[wait.label] = row.iteration
-        names = self.rank.collects(self.name)
-        try:
-            gathered = tuple(self.rank.arrays.cat(row.collected.get(name, [])) for name in names)
-        except Exception as error:  # items that do not fit together: this request's
-            self.rank.fail(run, error)
-            return
-        self.rank.scheduler.resume_later(run, carried + gathered)
+        end_loop(self.rank, self.name, row, carried, why)
+
+
+def end_loop(rank: Rank, name: str, row: Row, carried: tuple[Any, ...], why: str) -> None:
+    """The loop `name` is over for a row: its coroutine goes on with the carried and the collected values."""
+    run, wait = row.run, row.wait
+    if wait.kind == "max":
+        run.causes[wait.label] = why
+    run.counts[wait.label] = row.iteration
+    try:
+        gathered = tuple(rank.arrays.cat(row.collected.get(item, [])) for item in rank.collects(name))
+    except Exception as error:  # items that do not fit together: this request's
+        rank.fail(run, error)
+        return
+    rank.scheduler.resume_later(run, carried + gathered)

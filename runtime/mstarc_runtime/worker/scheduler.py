@@ -6,7 +6,9 @@ still has work goes to the back, so two kinds of work share the rank fairly and 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mstarc_runtime.program import ABSENT
@@ -14,8 +16,18 @@ from mstarc_runtime.worker.regions import RegionLoop, Row
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
 
 if TYPE_CHECKING:
+    from mstarc_runtime.worker.device_regions import DeviceLoop
     from mstarc_runtime.worker.rank import Rank
     from mstarc_runtime.worker.walks import WalkRun
+
+log = logging.getLogger("mstarc.worker")
+
+LoopKey = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]  # region; shape and dtype of each value
+
+
+def loop_key(region: str, values: Sequence[Any]) -> LoopKey:
+    """What the requests of one loop have in common."""
+    return region, tuple((tuple(value.shape), str(value.dtype)) for value in values)
 
 
 class Group(Protocol):
@@ -92,7 +104,8 @@ class Scheduler:
         self._resumable: deque[tuple[WalkRun, Any]] = deque()
         self._calls: dict[str, CallGroup] = {}
         self._externs: dict[str, ExternGroup] = {}
-        self._loops: dict[tuple[str, Any], RegionLoop] = {}  # by region and shapes
+        self._loops: dict[LoopKey, RegionLoop] = {}
+        self._device_loops: dict[LoopKey, DeviceLoop | None] = {}
 
     def ready(self, group: Group) -> None:
         """The group has, or may have, work for a turn."""
@@ -110,6 +123,8 @@ class Scheduler:
             loop.forget_dead()
             if loop.empty() and id(loop) not in self._queued:
                 del self._loops[key]
+        for device_loop in self.device_loops():
+            device_loop.forget_dead()
 
     def idle(self) -> bool:
         """Whether nothing can run until a message arrives."""
@@ -193,12 +208,54 @@ class Scheduler:
         asarray = self.rank.arrays.asarray
         carry = tuple(asarray(value) for value in wait.carry)
         fixed = tuple(asarray(value) for value in wait.fixed)
-        key = (wait.body.__name__, tuple((tuple(value.shape), str(value.dtype)) for value in carry + fixed))
-        loop = self._loops.get(key)
-        if loop is None:
-            loop = self._loops[key] = RegionLoop(self.rank, wait.body.__name__, self.max_rows)
+        key = loop_key(wait.body.__name__, carry + fixed)
+        loop = self.device_loop(key, run.name, carry, fixed) or self._host_loop(key)
         loop.join(Row(run, wait), carry)
         self.ready(loop)
+
+    def join_host(self, row: Row, carry: tuple[Any, ...]) -> None:
+        """The host's loop goes on with a row that a device loop cannot run."""
+        fixed = tuple(self.rank.arrays.asarray(value) for value in row.wait.fixed)
+        loop = self._host_loop(loop_key(row.wait.body.__name__, carry + fixed))
+        loop.join(row, carry)
+        self.ready(loop)
+
+    def device_loops(self) -> list[DeviceLoop]:
+        """The loops that have been captured."""
+        return [loop for loop in self._device_loops.values() if loop is not None]
+
+    def _host_loop(self, key: LoopKey) -> RegionLoop:
+        loop = self._loops.get(key)
+        if loop is None:
+            loop = self._loops[key] = RegionLoop(self.rank, key[0], self.max_rows)
+        return loop
+
+    def device_loop(
+        self,
+        key: LoopKey,
+        walk: str,
+        carry: tuple[Any, ...],
+        fixed: tuple[Any, ...],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> DeviceLoop | None:
+        """The loop on the device, captured when it is first asked for; None if regions run on the host, or this one has to."""
+        if self.rank.device_options is None:
+            return None
+        if key not in self._device_loops:
+            from mstarc_runtime.worker.device_regions import DeviceLoop
+            from mstarc_runtime.worker.device_state import NotOnDevice
+
+            try:
+                self._device_loops[key] = DeviceLoop(
+                    self.rank, key[0], walk, carry, fixed, self.rank.device_options, self.max_rows, progress
+                )
+            except NotOnDevice as reason:
+                log.info("region %s runs on the host: %s", key[0], reason)
+                self._device_loops[key] = None
+            except Exception:
+                log.warning("region %s cannot be captured and runs on the host", key[0], exc_info=True)
+                self._device_loops[key] = None
+        return self._device_loops[key]
 
     def _retry(self, run: WalkRun, wait: SendWait | TakeWait) -> None:
         """What a send or take waited for may be there now."""

@@ -1,0 +1,274 @@
+"""The `Batch` of a captured loop: the generated body runs on it for B rows at once, k times, without the host looking.
+
+Rows that have left go on computing; nothing of theirs is seen, because everything visible is recorded together with the rows for
+which it holds, and contexts, samplers and counters move for these rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from mstarc_runtime.abi.linked import OpLink
+from mstarc_runtime.engines.slots import call_slots
+from mstarc_runtime.sampling.philox_torch import normals
+from mstarc_runtime.worker.device_state import FAILED, SPENT, STOPPED, LoopState, NotOnDevice
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.ops import BoundOp
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One visible thing that an iteration does, the same in every iteration.
+
+    emit, send, collect: `name` is the modality, stream or collection. draw: the sampler, at `site`. noise: `site`. write: an op that
+    adds `entries` to `contexts` and moves their counters by `advance`. Values are [B, ...]; those of `draw` and `write` are ids, and
+    a write without ids has none.
+    """
+
+    kind: Literal["emit", "send", "collect", "draw", "noise", "write"]
+    name: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    site: str = ""
+    contexts: tuple[str, ...] = ()
+    entries: int = 0
+    advance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What k iterations of B rows did. A row's values of record r in iteration i count where valid[i, r, row].
+
+    ended i8 and iter i64 [B] as in `LoopState`; valid bool [k, records, B]; ids i64 [k, n, B]: values of the records `packed`, which
+    are single integers; values by record [k, B, ...]: the others.
+    """
+
+    records: tuple[Record, ...]
+    ended: Tensor
+    iter: Tensor
+    valid: Tensor
+    packed: tuple[int, ...]
+    ids: Tensor
+    values: Mapping[int, Tensor]
+
+
+class _Params:
+    def __init__(self, state: LoopState, rows: int) -> None:
+        self._state, self._rows = state, rows
+
+    def __getattr__(self, name: str) -> Tensor:
+        return self._state.param(name)[: self._rows]
+
+
+class _Host:
+    def __init__(self, state: LoopState, rows: int) -> None:
+        self._state, self._rows = state, rows
+
+    def __getattr__(self, name: str) -> Tensor:
+        raise NotOnDevice(f"`{name}` is a value of the host")
+
+    def wants(self, modality: str) -> Tensor:
+        return self._state.answer("wants", modality)[: self._rows]
+
+    def given(self, modality: str) -> Tensor:
+        return self._state.answer("given", modality)[: self._rows]
+
+
+class DeviceBatch:
+    """Implements `mstarc_runtime.program.Batch` for the first `rows` rows of a loop's state."""
+
+    def __init__(self, state: LoopState, rows: int) -> None:
+        self.state, self.rows = state, rows
+        self.config = state.rank.config
+        self.params = _Params(state, rows)
+        self.host = _Host(state, rows)
+        self._iter = state.iter[:rows]
+        self._active, self._ended = state.active[:rows], state.ended[:rows]
+        self._results = [value[:rows] for value in state.results]
+        self._running = self._active
+        self._records: list[Record] = []
+        self._values: list[list[Tensor | None]] = []  # by iteration, by record
+        self._valid: list[list[Tensor]] = []
+
+    @property
+    def iter(self) -> Tensor:
+        """Iterations that each row has finished, i64 [B]. A copy: the counter moves on under what the body computes."""
+        return self._iter.clone()
+
+    # ------------------------------------------------------------------------------------------------------- iterations
+
+    def run(self, body: Callable[..., tuple[Tensor, ...]], times: int) -> Outcome:
+        """Run the body so many times and move the state."""
+        state, rows = self.state, self.rows
+        carry = [value[:rows] for value in state.carry]
+        fixed = [value[:rows] for value in state.fixed]
+        for _ in range(times):
+            self._running = self._active & (self._iter < state.until[:rows])
+            self._values.append([])
+            self._valid.append([])
+            following = body(self, *carry, *fixed)
+            carry = [self._chosen(self._running, new, old) for new, old in zip(following, carry, strict=True)]
+            self._iter.add_(self._running)
+            self._leave(self._running & (self._iter >= state.bound[:rows]), carry, SPENT)
+        outcome = self._outcome()  # holds copies: the first iteration may have recorded the carried values themselves
+        for value, last in zip(state.carry, carry, strict=True):
+            value[:rows].copy_(last)
+        return outcome
+
+    def _outcome(self) -> Outcome:
+        first = self._values[0]
+        packed = tuple(
+            r for r, value in enumerate(first) if value is not None and value.dim() == 1 and value.dtype == torch.int64
+        )
+        columns = {r: [step[r] for step in self._values] for r, value in enumerate(first) if value is not None}
+        empty = torch.zeros(len(self._values), 0, self.rows, dtype=torch.int64, device=self.state.device)
+        ids = torch.stack([torch.stack(columns[r]) for r in packed], 1) if packed else empty  # type: ignore[arg-type]
+        valid = torch.stack([torch.stack(step) for step in self._valid]) if self._records else empty.bool()
+        values = {r: torch.stack(column) for r, column in columns.items() if r not in packed}  # type: ignore[arg-type]
+        return Outcome(tuple(self._records), self._ended, self._iter, valid, packed, ids, values)
+
+    def _note(self, record: Record, value: Tensor | None, valid: Tensor) -> None:
+        """Record what this iteration did in the rows `valid`."""
+        step = self._values[-1]
+        if len(self._values) == 1:
+            self._records.append(record)
+        step.append(None if value is None else self._rowwise(value))
+        self._valid[-1].append(valid)
+
+    def _rowwise(self, value: Any) -> Tensor:
+        """A value with a row per request: what is one for all of them is repeated."""
+        if not isinstance(value, Tensor):
+            return torch.full((self.rows,), value, device=self.state.device)
+        return value.expand(self.rows) if value.dim() == 0 else value
+
+    @staticmethod
+    def _chosen(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(rows.view(-1, *[1] * (old.dim() - 1)), new, old)
+
+    def _leave(self, ending: Tensor, carried: Sequence[Any], why: int) -> None:
+        """The rows `ending` leave with these values."""
+        for result, value in zip(self._results, carried, strict=True):
+            result.copy_(self._chosen(ending, self._rowwise(value), result))
+        self._ended.masked_fill_(ending, why)
+        self._active.logical_and_(~ending)
+
+    # ------------------------------------------------------------------------------------------------------------ verbs
+
+    def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...]) -> tuple[Any, ...]:
+        """See `Batch.stop`. Returns `live` as it is: rows that left compute along."""
+        ending = self._running & self._rowwise(flag)
+        self._leave(ending, carried, STOPPED)
+        self._running = self._running & ~ending
+        return live
+
+    def call(
+        self,
+        op: str,
+        *args: Any,
+        writes: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (),
+        only: tuple[int, ...] | None = None,
+    ) -> Any:
+        """See `Batch.call`. Raises NotOnDevice for an op without a fixed shape."""
+        bound = self.state.rank.ops.bound(op)
+        link = bound.link
+        if link.random or link.samples or bound.arrays != "torch":
+            raise NotOnDevice(f"op `{op}` draws, or computes on the host")
+        if bound.node.kind == "transformer":
+            values: Any = self._transform(bound, args, writes, reads)
+        elif link.batch == "stack":
+            values = bound.method(*args)
+        else:
+            raise NotOnDevice(f"op `{op}` is called request by request")
+        if only is None or link.results <= 1:
+            return values
+        return values[only[0]] if len(only) == 1 else tuple(values[k] for k in only)
+
+    def _transform(self, bound: BoundOp, args: Sequence[Any], writes: tuple[str, ...], reads: tuple[str, ...]) -> Any:
+        state, link = self.state, bound.link
+        transformers = state.rank.ops.transformers
+        takes = constant_takes(link)
+        if takes is None or link.positions == "at" or not set(link.params) <= {"scalar", "plain"}:
+            raise NotOnDevice(f"op `{bound.name}` has no fixed shape")
+        names = reads[:1] if link.frozen else writes or transformers.contexts_of(bound.node.cache)
+        cross = state.context(reads[0]).first(self.rows) if link.cross else None
+        targets = [state.context(name).first(self.rows) for name in names]
+        columns = call_slots(
+            bound.method,
+            transformers.spec(bound),
+            targets,
+            args,
+            self._running,
+            takes=takes,
+            advance=link.advance,
+            cross=cross,
+        )
+        if not link.frozen:
+            ids = _token_ids(link, args) if takes == 1 else None
+            moved = (0 if link.positions == "same" else takes) if link.advance is None else link.advance
+            written = Record("write", bound.name, contexts=tuple(names), entries=takes, advance=moved)
+            self._note(written, ids, self._running)
+            for sampler, rows in state.samplers.items():
+                if state.over(sampler) in names and ids is not None:
+                    rows.first(self.rows).note(ids, self._running)
+        return columns[0] if len(columns) == 1 else columns or None
+
+    def sample(self, sampler: str, logits: Tensor, site: str) -> Tensor:
+        """See `Batch.sample`. Rows without a usable logit fail."""
+        rows = self.state.sampler(sampler, logits.shape[1]).first(self.rows)
+        number = self.state.site(site).number(self.state.seed[: self.rows], self.rows, self._running)
+        ids, usable = rows.draw(logits, number, self._running)
+        bad = self._running & ~usable
+        self._ended.masked_fill_(bad, FAILED)
+        self._active.logical_and_(~bad)
+        self._running = self._running & usable
+        self._note(Record("draw", sampler, site=site), ids, self._running)
+        return ids
+
+    def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Tensor:
+        """See `Batch.noise`."""
+        drawn = self.state.site(site)
+        values = normals(dims, self.state.seed[: self.rows], drawn.hashed, drawn.j[: self.rows])
+        drawn.j[: self.rows].add_(self._running)
+        self._note(Record("noise", "", site=site), None, self._running)
+        return values
+
+    def emit(self, modality: str, value: Any, **attributes: Any) -> None:
+        """See `Batch.emit`."""
+        self._note(Record("emit", modality, attributes), value, self._running)
+
+    def send(self, stream: str, item: Any) -> None:
+        """See `Batch.send`. The stream's `where` is a flag of the record."""
+        rank, valid = self.state.rank, self._running
+        item = self._rowwise(item)
+        where = rank.where_of(stream)
+        if where is not None:
+            valid = valid & self._rowwise(where(rank.config, item))
+        self._note(Record("send", stream), item, valid)
+
+    def collect(self, name: str, value: Any) -> None:
+        """See `Batch.collect`."""
+        self._note(Record("collect", name), value, self._running)
+
+
+def constant_takes(link: OpLink) -> int | None:
+    """How many entries a call of the op adds, if that is a constant (see `OpLink.takes`)."""
+    if link.takes.startswith("const:"):
+        return int(link.takes.removeprefix("const:"))
+    tokens = [kind for kind in link.params if kind in ("scalar", "packed")]
+    return 1 if not link.takes and tokens[:1] == ["scalar"] else None
+
+
+def _token_ids(link: OpLink, args: Sequence[Tensor]) -> Tensor | None:
+    """The ids behind the entries, as `TransformerEngine` takes them: the one integer `scalar` argument."""
+    found = [
+        arg
+        for kind, arg in zip(link.params, args, strict=True)
+        if kind == "scalar" and arg.dtype in (torch.int32, torch.int64)
+    ]
+    return found[0].long() if len(found) == 1 else None

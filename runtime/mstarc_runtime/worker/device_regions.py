@@ -1,0 +1,302 @@
+"""Region loops on the device: k iterations for all rows in one captured run, with the host one run behind.
+
+A run is launched before the results of the one before it were read, so the device never waits for the host. That is sound because a
+row's fate is decided on the device: a row that stops, reaches its bound or fails inside a run does nothing more there, nor in the
+next run. What the host decides holds at the boundaries of runs: who joins, who is dropped because its request is over, and how far
+each row may go (`until`), which covers its credit, its pages, the loop's bound and its contexts' room.
+
+A row that cannot go on here (its context or the pool is full) goes to the host's loop, which runs the iteration and says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mstarc_runtime.cache.pool import OutOfPages
+from mstarc_runtime.sampling.sampler import BadLogits
+from mstarc_runtime.worker.device_batch import DeviceBatch, Outcome, Record
+from mstarc_runtime.worker.device_row import DeviceRow, Taken, Written
+from mstarc_runtime.worker.device_runner import Fetch, Runner
+from mstarc_runtime.worker.device_state import FAILED, RUNNING, STOPPED, LoopState
+from mstarc_runtime.worker.regions import Row, end_loop
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.streams import StreamOut
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """How region loops run on the device. unroll: iterations of a run; ahead: runs launched before the results of one are read."""
+
+    runner: Runner
+    unroll: int = 7
+    ahead: int = 1
+
+
+@dataclass(slots=True)
+class Run:
+    """A run under way: who was where, what it did (on the device), and the copies for the host."""
+
+    rows: list[tuple[int, DeviceRow]]
+    outcome: Outcome
+    fetch: Fetch
+    kept: dict[int, Tensor]  # values that stay on the device, by record
+
+
+class DeviceLoop:
+    """All requests inside one region loop of one walk, on the device. A group of the scheduler, as `RegionLoop`."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        name: str,
+        walk: str,
+        carry: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        options: DeviceOptions,
+        max_rows: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Makes the loop's state and captures its buckets; `carry` and `fixed` are values of one request, for their shapes.
+
+        Raises NotOnDevice, or what the body raises when it is tried without a request.
+        """
+        self.rank, self.name, self.options = rank, name, options
+        self.sends = rank.program.SENDS.get(name, {})
+        self.rows: dict[int, DeviceRow] = {}  # by slot
+        self.waiting: deque[tuple[Row, tuple[Any, ...]]] = deque()
+        self.under_way: deque[Run] = deque()
+        self._records: tuple[Record, ...] = ()
+        with torch.inference_mode():
+            self.state = LoopState(rank, walk, carry, fixed, max_rows)
+            self._replays = self._capture(getattr(rank.program, name), max_rows, progress)
+        self._stays, self._entries = self._facts(self._records)
+
+    def _facts(self, records: Sequence[Record]) -> tuple[set[int], dict[str, int]]:
+        """The records whose values are used on the device, and the entries that an iteration adds to each context."""
+        stays = {
+            r
+            for r, record in enumerate(records)
+            if record.kind == "collect" or (record.kind == "send" and self.rank.stays_here(record.name))
+        }
+        entries: dict[str, int] = {}
+        for record in records:
+            for context in record.contexts:
+                entries[context] = entries.get(context, 0) + record.entries
+        return stays, entries
+
+    def _capture(
+        self, body: Callable[..., tuple[Tensor, ...]], max_rows: int, progress: Callable[[int, int], None]
+    ) -> dict[int, Callable[[], Outcome]]:
+        """The runs by bucket. Running the body first makes what it keeps in the state, and compiles its kernels."""
+        buckets = [bucket for bucket in BUCKETS if bucket < max_rows] + [max_rows]
+        replays: dict[int, Callable[[], Outcome]] = {}
+        for done, bucket in enumerate(reversed(buckets)):
+            progress(done, len(buckets))
+            for _ in range(2 if bucket == max_rows else 1):
+                self._records = DeviceBatch(self.state, bucket).run(body, 1).records
+
+            def work(bucket: int = bucket) -> Outcome:
+                return DeviceBatch(self.state, bucket).run(body, self.options.unroll)
+
+            replays[bucket] = self.options.runner.capture(work)
+        progress(len(buckets), len(buckets))
+        return dict(sorted(replays.items()))
+
+    # ------------------------------------------------------------------------------------------------------------- group
+
+    def join(self, row: Row, carry: tuple[Any, ...]) -> None:
+        """A request reaches the loop, its initial values as arrays."""
+        self.waiting.append((row, carry))
+
+    def empty(self) -> bool:
+        """Whether no request is inside and no run under way."""
+        return not (self.rows or self.waiting or self.under_way)
+
+    def has_work(self) -> bool:
+        """Whether a turn is due: a run is under way, or a row can run or join. Rows without credit are woken by their stream."""
+        free = len(self.rows) < self.state.rows
+        return bool(self.under_way or (self.waiting and free)) or any(not row.parked for row in self.rows.values())
+
+    def forget_dead(self) -> None:
+        """Drop rows whose request is over."""
+        self.waiting = deque((row, carry) for row, carry in self.waiting if row.run.alive)
+        for slot, row in list(self.rows.items()):
+            if not row.row.run.alive:
+                del self.rows[slot]
+                with torch.inference_mode():
+                    self.state.remove(slot)
+
+    @torch.inference_mode()
+    def turn(self) -> None:
+        """Take the results that have arrived, then launch the next run if enough are not under way. Never waits for the device."""
+        while self.under_way and self.under_way[0].fetch.ready():
+            self._settle(self.under_way.popleft())
+        self.forget_dead()
+        self._let_in()
+        if len(self.under_way) <= self.options.ahead and self.rows and self._promise():
+            self._launch()
+
+    # ------------------------------------------------------------------------------------------------------- membership
+
+    def _let_in(self) -> None:
+        """Rows that wait take free slots."""
+        while self.waiting and len(self.rows) < self.state.rows:
+            row, carry = self.waiting.popleft()
+            if row.iteration >= row.wait.bound:
+                end_loop(self.rank, self.name, row, carry, "max")
+                continue
+            try:
+                self._let_row_in(row, carry)
+            except Exception as error:  # a setting out of range, or contexts that do not fit
+                self.rank.fail(row.run, error)
+
+    def _let_row_in(self, row: Row, carry: tuple[Any, ...]) -> None:
+        session = row.session
+        if not self.state.suits(session):
+            self.rank.scheduler.join_host(row, carry)
+            return
+        slot = next(slot for slot in range(self.state.rows) if slot not in self.rows)
+        fixed = [self.rank.arrays.asarray(value) for value in row.wait.fixed]
+        self.state.put(slot, session, carry, fixed, row.iteration, row.wait.bound)
+        contexts: dict[str, Any] = {name: session.context(name) for name in self._entries}
+        written = {name: Written(contexts[name], each) for name, each in self._entries.items()}
+        self.rows[slot] = DeviceRow(row, slot, written)
+        row.run.waiting = f"loop {row.wait.label}"
+
+    def _leave(self, row: DeviceRow, why: str) -> None:
+        """A row has ended on the device: the host takes over what it did and hands out its values."""
+        del self.rows[row.slot]
+        row.catch_up(self.rank)
+        carried = tuple(value[row.slot].clone() for value in self.state.results)
+        end_loop(self.rank, self.name, row.row, carried, why)
+
+    def _hand_over(self, row: DeviceRow) -> None:
+        """The host's loop goes on with a row that cannot go on here. Nothing of it is under way."""
+        del self.rows[row.slot]
+        row.catch_up(self.rank)
+        carry = tuple(value[row.slot].clone() for value in self.state.carry)
+        self.state.remove(row.slot)
+        self.rank.scheduler.join_host(row.row, carry)
+
+    def _gather_rows(self) -> int:
+        """The bucket for the next run. Rows move to lower slots if that makes it smaller."""
+        bucket = self._bucket(len(self.rows))
+        for slot in sorted(slot for slot in self.rows if slot >= bucket):
+            target = next(free for free in range(bucket) if free not in self.rows)
+            row = self.rows.pop(slot)
+            self.state.move(slot, target)
+            row.slot = target
+            self.rows[target] = row
+        return bucket
+
+    def _bucket(self, rows: int) -> int:
+        return next(bucket for bucket in self._replays if bucket >= rows)
+
+    # ------------------------------------------------------------------------------------------------------------ limits
+
+    def _promise(self) -> bool:
+        """Say how far every row may go in the next run, and reserve what that needs. Whether any row can move."""
+        moves = False
+        for row in list(self.rows.values()):
+            until = self._limit(row)
+            while until > row.until:
+                try:
+                    row.reserve(until)
+                    row.until = until
+                except OutOfPages:
+                    until = row.expect + 1 if until > row.expect + 1 else row.until
+            if row.until > row.expect:
+                moves = True
+            elif row.settled() and not row.parked:
+                self._stall(row)
+        return moves
+
+    def _limit(self, row: DeviceRow) -> int:
+        """The iteration before which the row may run, by the loop's bound, its credit, and the declared max of its contexts."""
+        until = min(row.expect + self.options.unroll, row.row.wait.bound)
+        for stream, most in self.sends.items():
+            out = self._out(row, stream)
+            if not out.discards:
+                until = min(until, row.row.iteration + (out.capacity - out.sent + out.consumed) // most)
+        for name, written in row.written.items():
+            limit = self.rank.context_max.get(name, 0)
+            if limit:
+                until = min(until, row.start + (limit - written.context.length) // written.each)
+        return until
+
+    def _out(self, row: DeviceRow, stream: str) -> StreamOut:
+        return self.rank.stream_out(row.row.session, stream, row.row.run.scope)
+
+    def _stall(self, row: DeviceRow) -> None:
+        """A row that cannot move: it waits for credit, or the host's loop finds out why."""
+        for stream, most in self.sends.items():
+            out = self._out(row, stream)
+            if not out.room(most):
+                row.parked = True
+                row.row.run.waiting = f"credit of stream {stream}"
+                out.wakers.append(lambda: self._unpark(row))
+                return
+        self._hand_over(row)
+
+    def _unpark(self, row: DeviceRow) -> None:
+        row.parked = False
+        row.row.run.waiting = f"loop {row.row.wait.label}"
+        self.rank.scheduler.ready(self)
+
+    # -------------------------------------------------------------------------------------------------------------- runs
+
+    def _launch(self) -> None:
+        """Queue one run behind the work of the device."""
+        bucket = self._gather_rows()
+        until = torch.zeros(bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
+        for slot, row in self.rows.items():
+            until[slot] = row.until
+            row.expect = min(row.expect + self.options.unroll, row.until)
+            for name, written in row.written.items():
+                self.state.contexts[name].set_pages(slot, written.context.pages)
+        self.state.until[:bucket].copy_(until, non_blocking=True)
+        for slots in self.state.contexts.values():
+            slots.upload()
+        outcome = self._replays[bucket]()
+        kept = {r: value.clone() for r, value in outcome.values.items() if r in self._stays}
+        to_host = [value for r, value in outcome.values.items() if r not in kept]
+        fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *to_host])
+        self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept))
+
+    def _settle(self, run: Run) -> None:
+        """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""
+        ended, iteration, valid, ids, *values = run.fetch.tensors
+        outcome = run.outcome
+        names = [r for r in outcome.values if r not in run.kept]
+        taken = Taken(
+            outcome.records,
+            valid.tolist(),
+            {r: ids[:, n].tolist() for n, r in enumerate(outcome.packed)},
+            {**run.kept, **dict(zip(names, values, strict=True))},
+        )
+        for slot, row in run.rows:
+            if row.done or not row.row.run.alive:
+                continue
+            try:
+                taken.replay(self.rank, slot, row)
+            except Exception as error:
+                self.rank.fail(row.row.run, error)
+            if not row.row.run.alive:
+                continue
+            row.row.iteration = int(iteration[slot])
+            why = int(ended[slot])
+            row.done = why != RUNNING
+            if why == FAILED:
+                self.rank.fail(row.row.run, BadLogits([slot]))
+            elif row.done:
+                self._leave(row, "stop" if why == STOPPED else "max")

@@ -1,0 +1,133 @@
+"""One request inside a device loop, as the host knows it: how far it may go, and what its runs did that the host has yet to take over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mstarc_runtime.cache.contexts import NO_ID, Context
+from mstarc_runtime.worker.device_batch import Record
+from mstarc_runtime.worker.regions import Row
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.rank import Rank
+
+
+@dataclass(slots=True)
+class Written:
+    """What a context was given in the loop; the `Context` itself learns it when the row leaves."""
+
+    context: Context
+    each: int  # entries that one iteration adds
+    entries: int = 0
+    advance: int = 0
+    ids: list[int] = field(default_factory=list)
+
+    def add(self, record: Record, token: int | None) -> None:
+        """One call of a writing op."""
+        self.entries += record.entries
+        self.advance += record.advance
+        self.ids += [NO_ID] * record.entries if token is None else [token]
+
+
+class DeviceRow:
+    """A row at `slot`, in the loop since iteration `start`.
+
+    until: the iteration before which it may run, all that needs is reserved; expect: the iteration it has reached after the runs
+    under way if it does not end in them; `row.iteration` is what results have shown.
+    """
+
+    __slots__ = ("done", "drawn", "expect", "parked", "row", "sites", "slot", "start", "until", "written")
+
+    def __init__(self, row: Row, slot: int, written: dict[str, Written]) -> None:
+        self.row, self.slot, self.written = row, slot, written
+        self.start = self.until = self.expect = row.iteration
+        self.drawn: dict[str, list[int]] = {}  # by sampler
+        self.sites: dict[str, int] = {}  # executions by site
+        self.parked = False  # a stream will wake the loop for this row
+        self.done = False
+
+    def settled(self) -> bool:
+        """Whether no run under way moves this row."""
+        return self.row.iteration == self.expect
+
+    def reserve(self, until: int) -> None:
+        """Pages for every iteration before `until`. Raises OutOfPages."""
+        for written in self.written.values():
+            written.context.reserve((until - self.start) * written.each)
+
+    def draw(self, record: Record, token: int | None) -> None:
+        """One execution of a drawing site; `token`: what a sampler drew."""
+        self.sites[record.site] = self.sites.get(record.site, 0) + 1
+        if token is not None:
+            self.drawn.setdefault(record.name, []).append(token)
+
+    def catch_up(self, rank: Rank) -> None:
+        """Move the request's contexts, histories and counters on by what the loop did, and give back what was reserved for more."""
+        session, walk = self.row.session, self.row.run.name
+        for written in self.written.values():
+            ids = rank.arrays.asarray(np.asarray(written.ids, dtype=np.int64))
+            written.context.extend(written.entries, written.advance, ids)
+            written.context.release_reserved()
+        for sampler, tokens in self.drawn.items():
+            _, history = rank.ops.sampler_of(sampler, session)
+            history.extend(rank.arrays.asarray(np.asarray(tokens, dtype=np.int64)))
+        for site, count in self.sites.items():
+            name = f"{walk}/{site}"
+            session.draws[name] = session.draws.get(name, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The results of a run on the host: valid [k][records][B], tokens [k][B] of the records that are single integers, other values
+    [k, B, ...] by record."""
+
+    records: Sequence[Record]
+    valid: list[list[list[bool]]]
+    tokens: Mapping[int, list[list[int]]]
+    values: Mapping[int, Tensor]
+
+    def replay(self, rank: Rank, slot: int, row: DeviceRow) -> None:
+        """Do for one row what its iterations recorded, in order."""
+        for step, flags in enumerate(self.valid):
+            for r, record in enumerate(self.records):
+                if not flags[r][slot]:
+                    continue
+                token = self.tokens[r][step][slot] if r in self.tokens else None
+                self._do(
+                    rank,
+                    row,
+                    record,
+                    token,
+                    None if token is not None or r not in self.values else self.values[r][step, slot],
+                )
+                if not row.row.run.alive:
+                    return
+
+    def _do(self, rank: Rank, row: DeviceRow, record: Record, token: int | None, value: Tensor | None) -> None:
+        session, run = row.row.session, row.row.run
+        match record.kind:
+            case "write":
+                for name in record.contexts:
+                    row.written[name].add(record, token)
+            case "draw" | "noise":
+                row.draw(record, token)
+            case "emit":
+                item = token if value is None else rank.arrays.to_host(value)
+                rank.emit(session, run.name, record.name, item, dict(record.attributes))
+            case "send":
+                rank.stream_out(session, record.name, run.scope).push(_item(token, value))
+            case "collect":
+                row.row.collected.setdefault(record.name, []).append(_item(token, value))
+
+
+def _item(token: int | None, value: Tensor | None) -> Tensor:
+    """A value of one row as a tensor."""
+    if value is not None:
+        return value
+    return torch.tensor(token)

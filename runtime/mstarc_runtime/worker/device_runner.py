@@ -1,0 +1,88 @@
+"""How a device loop is run: captured into CUDA graphs on a GPU, called directly elsewhere; and copies that come back later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+Out = TypeVar("Out")
+
+
+class Fetch(Protocol):
+    """Host copies of device tensors that are under way. `tensors` may be read once `ready()`."""
+
+    tensors: list[Tensor]
+
+    def ready(self) -> bool: ...
+
+
+class Runner(Protocol):
+    """Runs fixed-shape device work."""
+
+    def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
+        """The work as something to replay. Its outputs are overwritten by the next replay of any capture."""
+        ...
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
+        """Copy to the host what the tensors hold at this point of the device's work, without waiting."""
+        ...
+
+
+class Fetched:
+    """Copies that are there already."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = [tensor.clone() for tensor in tensors]
+
+    def ready(self) -> bool:
+        return True
+
+
+class DirectRunner:
+    """Runs the work itself, at once: devices that finish what they are told before they return."""
+
+    def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
+        return work
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
+        return Fetched(tensors)
+
+
+class PinnedFetch:
+    """Copies into pinned memory, with an event behind them."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+        for host, tensor in zip(self.tensors, tensors, strict=True):
+            host.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record()
+
+    def ready(self) -> bool:
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
+
+
+class GraphRunner:
+    """CUDA graphs that share one memory pool, on the current stream of the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
+        """The work must have run once before, so that its kernels are compiled."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+            out = work()
+
+        def replay() -> Out:
+            graph.replay()
+            return out
+
+        return replay
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
+        return PinnedFetch(tensors)

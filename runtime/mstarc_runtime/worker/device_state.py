@@ -1,0 +1,160 @@
+"""What a region loop keeps on the device: one row per request in static tensors, so that its iterations can be captured.
+
+The tensors are made while the body is first run, with no row active: that run tells which params, contexts, samplers and sites the
+body uses. A row is then written when its request joins, and stays in place until it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mstarc_runtime.cache.contexts import Context
+from mstarc_runtime.engines.slots import Slots
+from mstarc_runtime.package import load_conductor
+from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, Site
+from mstarc_runtime.sampling.philox import site_hash
+
+if TYPE_CHECKING:
+    from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.session import Session
+
+RUNNING, STOPPED, SPENT, FAILED = range(4)  # values of `LoopState.ended`
+_KINDS = {"int": torch.int64, "float": torch.float32, "bool": torch.bool}
+
+
+class NotOnDevice(Exception):
+    """Why a region cannot run in fixed shapes on the device; the host's loop runs it then."""
+
+
+class LoopState:
+    """Rows of one region loop. Every tensor has `rows` rows on dim 0; a row beyond the bucket in use is not active.
+
+    active bool: the row runs; iter i64: iterations it has finished; until i64: it runs while iter is below; bound i64: the loop's
+    bound; ended i8: how it left; seed i64. carry, fixed: the body's arguments; results: the carried values of rows that have left.
+    """
+
+    def __init__(self, rank: Rank, walk: str, carry: Sequence[Tensor], fixed: Sequence[Tensor], rows: int) -> None:
+        """`carry` and `fixed`: values of one request, for their shapes."""
+        self.rank, self.walk, self.rows = rank, walk, rows
+        self.device = rank.arrays.asarray(0).device
+        self.active = self._zeros(torch.bool)
+        self.iter, self.until, self.bound, self.seed = (self._zeros(torch.int64) for _ in range(4))
+        self.ended = self._zeros(torch.int8)
+        self.carry = [self._zeros(value.dtype, *value.shape) for value in carry]
+        self.results = [self._zeros(value.dtype, *value.shape) for value in carry]
+        self.fixed = [self._zeros(value.dtype, *value.shape) for value in fixed]
+        self.params: dict[str, Tensor] = {}
+        self.asked: dict[tuple[str, str], Tensor] = {}  # ("wants" | "given", modality)
+        self.contexts: dict[str, Slots] = {}
+        self.samplers: dict[str, SamplerRows] = {}
+        self.sites: dict[str, Site] = {}
+        self._links = {link.name: link for link in rank.linked.samplers}
+
+    def _zeros(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.zeros(self.rows, *shape, dtype=dtype, device=self.device)
+
+    # ------------------------------------------------------------------------------------- made when the body first asks
+
+    def param(self, name: str) -> Tensor:
+        """A request parameter of every row [rows]."""
+        if name not in self.params:
+            kinds = {param.name: param.kind for param in load_conductor(self.rank.linked).PARAMS}
+            if kinds.get(name) not in _KINDS:
+                raise NotOnDevice(f"param `{name}` of kind {kinds.get(name)} has no tensor")
+            self.params[name] = self._zeros(_KINDS[kinds[name]])
+        return self.params[name]
+
+    def answer(self, question: str, modality: str) -> Tensor:
+        """`wants` or `given` of every row, bool [rows]."""
+        return self.asked.setdefault((question, modality), self._zeros(torch.bool))
+
+    def context(self, name: str) -> Slots:
+        """The rows' contexts of that name."""
+        if name not in self.contexts:
+            pool = self.rank.ops.pool_of(name)
+            most = self.rank.context_max.get(name, 0) or pool.total_pages * pool.page_size
+            self.contexts[name] = Slots(pool, self.rows, min(pool.pages_for(most), pool.total_pages))
+        return self.contexts[name]
+
+    def sampler(self, name: str, vocab: int) -> SamplerRows:
+        """Settings and histories of a sampler in every row."""
+        found = self.samplers.get(name)
+        if found is None:
+            try:
+                plan = SamplerPlan.of(self._links[name].settings)
+                found = self.samplers[name] = SamplerRows(plan, self.rows, vocab, self.device)
+            except ValueError as error:
+                raise NotOnDevice(str(error)) from error
+        if found.vocab != vocab:
+            raise NotOnDevice(f"sampler `{name}` draws from {found.vocab} and from {vocab} ids")
+        return found
+
+    def site(self, name: str) -> Site:
+        """A drawing site of the loop's walk."""
+        if name not in self.sites:
+            self.sites[name] = Site(site_hash(f"{self.walk}/{name}"), self.rows, self.device)
+        return self.sites[name]
+
+    def over(self, name: str) -> str:
+        """The context whose ids count for a sampler's penalty, or ""."""
+        return self._links[name].over
+
+    # ------------------------------------------------------------------------------------------------------------- rows
+
+    def suits(self, session: Session) -> bool:
+        """Whether the request can be a row: every context of the loop is on."""
+        return all(session.context(name) is not None for name in self.contexts)
+
+    def put(
+        self, slot: int, session: Session, carry: Sequence[Tensor], fixed: Sequence[Tensor], done: int, bound: int
+    ) -> None:
+        """Row `slot` becomes a request's, `done` iterations into the loop. Raises BadRequest if a setting is out of range."""
+        for name, rows in self.samplers.items():
+            settings, history = self.rank.ops.sampler_of(name, session)
+            ids = [history.ids]
+            context: Context | None = session.context(self.over(name)) if self.over(name) else None
+            if context is not None:
+                ids.append(context.entry_ids)
+            rows.put(slot, settings, history.count, ids)
+        for name, site in self.sites.items():
+            site.j[slot] = session.draws.get(f"{self.walk}/{name}", 0)
+        for name, values in self.params.items():
+            values[slot] = getattr(session.params, name)
+        for (question, modality), values in self.asked.items():
+            values[slot] = getattr(session.host, question)(modality)
+        for name, slots in self.contexts.items():
+            context = session.context(name)
+            assert context is not None
+            slots.put(slot, context)
+        for tensors, given in ((self.carry, carry), (self.fixed, fixed)):
+            for tensor, value in zip(tensors, given, strict=True):
+                tensor[slot] = value
+        self.iter[slot] = done
+        self.until[slot] = done
+        self.bound[slot] = bound
+        self.seed[slot] = (session.seed + (1 << 63)) % (1 << 64) - (1 << 63)
+        self.ended[slot] = RUNNING
+        self.active[slot] = True
+
+    def remove(self, slot: int) -> None:
+        """The row of a request that is over: whatever it would still do is not done."""
+        self.active[slot] = False
+
+    def move(self, source: int, target: int) -> None:
+        """Row `target` becomes what row `source` is, and that one is free."""
+        for tensor in self.tensors():
+            tensor[target] = tensor[source]
+        for slots in self.contexts.values():
+            slots.move(source, target)
+        self.remove(source)
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor with a row per request."""
+        found = [self.active, self.iter, self.until, self.bound, self.seed, self.ended]
+        found += [*self.carry, *self.fixed, *self.results, *self.params.values(), *self.asked.values()]
+        found += [site.j for site in self.sites.values()]
+        return found + [tensor for rows in self.samplers.values() for tensor in rows.tensors()]

@@ -1,0 +1,158 @@
+"""Region loops on the device show what the host's loop shows: the generated bodies of shipped specs over tiny models, on the CPU."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from mstarc_runtime.program import Part
+from mstarc_runtime.worker.device_regions import DeviceOptions
+from mstarc_runtime.worker.device_runner import DirectRunner
+from tests.runtime import tiny
+from tests.runtime.device_harness import Ask, LateRunner, Report, assert_same, run
+
+
+def options(unroll: int = 7, ahead: int = 1, looks: int = 3) -> DeviceOptions:
+    return DeviceOptions(LateRunner(looks) if looks else DirectRunner(), unroll, ahead)
+
+
+def spoken(rng: random.Random, **given: Any) -> Ask:
+    """A request of `speech` with random settings."""
+    params = {
+        "temperature": rng.choice([0.0, 0.6, 1.2]),
+        "top_p": rng.choice([0.5, 0.8, 1.0]),
+        "repetition_penalty": rng.choice([1.0, 1.3]),
+        "max_tokens": rng.choice([1, 2, 7, 8, 30, 60]),
+        "ignore_eos": rng.random() < 0.6,
+        **given,
+    }
+    prompt = " ".join(str(rng.randrange(tiny.FIRST, tiny.VOCAB)) for _ in range(rng.randrange(1, 40)))
+    return Ask({"text": prompt}, params, seed=rng.randrange(2**63), delay=rng.randrange(0, 60))
+
+
+async def both(linked: Any, entry: str, asks: list[Ask], chosen: DeviceOptions) -> Report:
+    wanted = await run(linked, entry, asks, None)
+    found = await run(linked, entry, asks, chosen)
+    assert_same(found, wanted, asks)
+    assert found.loops, "nothing ran on the device"
+    return found
+
+
+@pytest.mark.parametrize("unroll", [1, 7, 14])
+@pytest.mark.parametrize(("ahead", "looks"), [(0, 0), (1, 0), (1, 3), (2, 7)])
+async def test_rows_that_join_and_leave(unroll: int, ahead: int, looks: int) -> None:
+    rng = random.Random(unroll * 100 + ahead * 10 + looks)
+    asks = [spoken(rng) for _ in range(12)]
+    found = await both(tiny.speech(), "speech", asks, options(unroll, ahead, looks))
+    assert found.host_iterations == 0
+
+
+@pytest.mark.parametrize("unroll", [1, 3, 7])
+async def test_text_and_everything_its_walks_leave(unroll: int) -> None:
+    rng = random.Random(unroll)
+    asks = []
+    for _ in range(8):
+        texts = [" ".join(str(rng.randrange(8, 40)) for _ in range(rng.randrange(1, 9))) for _ in range(3)]
+        params = {
+            "max_tokens": rng.choice([1, 5, 40]),
+            "temperature": rng.choice([0.0, 1.5]),
+            "top_k": rng.choice([0, 3]),
+            "top_p": rng.choice([0.7, 1.0]),
+            "repetition_penalty": rng.choice([0.8, 1.0, 1.4]),
+            "ignore_eos": rng.random() < 0.5,
+        }
+        messages = [Part("text", role="user", text=text) for text in texts]
+        asks.append(Ask({"messages": messages}, params, seed=rng.randrange(2**60), delay=rng.randrange(40)))
+    found = await both(tiny.chat(), "chat", asks, options(unroll))
+    assert found.host_iterations == 0
+
+
+@pytest.mark.parametrize("bound", range(1, 16))
+async def test_a_bound_at_every_place_of_a_run(bound: int) -> None:
+    rng = random.Random(bound)
+    asks = [spoken(rng, max_tokens=bound, ignore_eos=True), spoken(rng, max_tokens=40)]
+    await both(tiny.speech(), "speech", asks, options())
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_stops_at_every_place_of_a_run(seed: int) -> None:
+    """Random draws from few ids: the end id comes after a different number of draws in every request."""
+    rng = random.Random(seed)
+    asks = [spoken(rng, temperature=2.0, top_p=1.0, max_tokens=80, ignore_eos=False) for _ in range(6)]
+    found = await both(tiny.speech(), "speech", asks, options())
+    assert len({one.counts["speak.frames"] % 7 for one in found.seen}) > 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("capacity", [28, 31, 35, 60])
+async def test_credit_that_runs_out(capacity: int, ranks: int) -> None:
+    rng = random.Random(capacity)
+    asks = [spoken(rng, max_tokens=60, ignore_eos=True) for _ in range(5)]
+    await both(tiny.speech(capacity=capacity, ranks=ranks), "speech", asks, options(14))
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_row_with_bad_logits_fails_alone(ahead: int) -> None:
+    rng = random.Random(3)
+    asks = [spoken(rng, temperature=1.5, top_p=1.0, max_tokens=60, ignore_eos=True) for _ in range(8)]
+    found = await both(tiny.speech(bad=11), "speech", asks, options(7, ahead))
+    failed = [one for one in found.seen if one.error is not None]
+    assert 0 < len(failed) < len(asks)
+    assert all("hold NaN" in (one.error or "") for one in failed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_cancels_between_runs(seed: int) -> None:
+    rng = random.Random(seed)
+    asks = [spoken(rng, max_tokens=60, ignore_eos=True) for _ in range(8)]
+    for ask in asks[::2]:
+        ask.cancel_after = rng.randrange(1, 4)
+    await both(tiny.speech(), "speech", asks, options(7, 1, rng.randrange(5)))
+
+
+async def test_the_room_of_a_context_ends_as_on_the_host() -> None:
+    """The prompt has 30 entries, the context room for 33: the loop may write 3 times, the fourth call fails the request."""
+    prompt = " ".join("9" * 30)
+    asks = [Ask({"text": prompt}, {"max_tokens": n, "ignore_eos": True, "temperature": 0.0}, seed=1) for n in (2, 3)]
+    linked = tiny.speech(context=33)
+    found = await both(linked, "speech", asks, options())
+    assert [one.counts["context:main"] for one in found.seen] == [32, 33]
+
+
+async def test_a_full_pool_fails_who_needs_more_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admission keeps requests from meeting this; without it a row goes on, run by run, as far as the pool lets it."""
+    monkeypatch.setattr("mstarc_runtime.conductor.room.Room.enter", _enter_at_once)
+    given = {"ignore_eos": True, "temperature": 0.0}
+    asks = [Ask({"text": "9 10"}, {"max_tokens": n, **given}, seed=n) for n in (20, 60, 60)]
+    found = await both(tiny.speech(pages=7), "speech", asks, options())
+    errors = [one.error for one in found.seen]
+    assert errors[0] is None
+    assert [error and "the KV cache has no room" in error for error in errors[1:]] == [None, True]
+
+
+async def _enter_at_once(room: Any, request: Any) -> None:
+    return
+
+
+async def test_more_requests_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mstarc_runtime.worker.rank.MAX_ROWS", 3)
+    rng = random.Random(9)
+    asks = [spoken(rng, max_tokens=rng.choice([3, 20, 40])) for _ in range(10)]
+    found = await both(tiny.speech(), "speech", asks, options())
+    assert found.loops[0].state.rows == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_everything_at_once(seed: int) -> None:
+    rng = random.Random(1000 + seed)
+    asks = [spoken(rng, temperature=rng.choice([0.0, 0.8, 2.0])) for _ in range(rng.randrange(2, 20))]
+    for ask in asks:
+        if rng.random() < 0.2:
+            ask.cancel_after = rng.randrange(1, 3)
+    linked = tiny.speech(capacity=rng.choice([28, 40, 512]), bad=rng.choice([-1, 9, 20]), ranks=rng.choice([1, 2]))
+    chosen = options(rng.choice([1, 2, 7, 14]), rng.randrange(3), rng.randrange(6))
+    wanted = await run(linked, "speech", asks, None)
+    found = await run(linked, "speech", asks, chosen, shuffle=seed)
+    assert_same(found, wanted, asks)
