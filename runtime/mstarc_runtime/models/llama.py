@@ -34,7 +34,7 @@ class Layer:
 
 
 class Llama:
-    """A Llama on one device in f32. Methods must run under `torch.inference_mode`, as the engine does."""
+    """A Llama in f32 on a CPU (a GPU runs `FusedLlama`). Methods must run under `torch.inference_mode`, as the engine does."""
 
     def __init__(self, facts: LlamaConfig, weights: Mapping[str, Tensor], device: str = "cpu") -> None:
         """`weights` as `llama_weights.shapes(facts)` names them."""
@@ -59,7 +59,9 @@ class Llama:
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Llama:
-        """Raises LoadError naming the tensor, metadata or file that is wrong."""
+        """On a GPU: a `FusedLlama` in the config's `dtype` (bfloat16). Raises LoadError naming the tensor or file that is wrong."""
+        if torch.device(device).type == "cuda":
+            return _load_fused(checkpoint, config, device)
         if checkpoint.path is None:
             facts = llama_config.from_mapping(config, "the node's config")
             return cls(facts, llama_weights.random(facts, int(config.get("seed", 0))), device)
@@ -107,6 +109,17 @@ class Llama:
         sin = angle.sin()
         cos = angle.cos()
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def _load_fused(checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Llama:
+    from mstarc_runtime.models.llama_fused import FusedLlama  # needs triton, which is there where CUDA is
+
+    dtype = llama_weights.dtype_of(str(config.get("dtype", "bfloat16")))
+    if checkpoint.path is None:
+        facts = llama_config.from_mapping(config, "the node's config")
+        return FusedLlama(facts, llama_weights.fabricate(facts, int(config.get("seed", 0)), dtype, device), device)
+    facts, weights = llama_weights.load(checkpoint)
+    return FusedLlama(facts, llama_weights.for_gpu(facts, weights, dtype, device), device)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -102,6 +102,45 @@ def random(facts: LlamaConfig, seed: int) -> Prepared:
     return made
 
 
+# --------------------------------------------------------------------------------------------------------------------- GPU
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of that name. Raises LoadError."""
+    found = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}.get(name)
+    if found is None:
+        raise LoadError(f"Llama: dtype `{name}` is none of float32, bfloat16, float16")
+    return found
+
+
+def for_gpu(facts: LlamaConfig, weights: Prepared, dtype: torch.dtype, device: str) -> Prepared:
+    """Prepared tensors on a GPU: matrices in memory as [out, in] (as views of [in, out]), a tied head as a view of the embeddings."""
+    made: Prepared = {}
+    for name, tensor in weights.items():
+        if name == "head" and facts.tie_word_embeddings:
+            continue
+        moved = tensor.to(device, dtype)
+        made[name] = moved if moved.dim() == 1 or name == "embed" else moved.T.contiguous().T
+    return _tied(facts, made)
+
+
+def fabricate(facts: LlamaConfig, seed: int, dtype: torch.dtype, device: str) -> Prepared:
+    """Random weights as `random` says, but made on the GPU (other numbers), laid out as `for_gpu` does. For benchmarks at real sizes."""
+    generator = torch.Generator(device).manual_seed(seed)
+    made: Prepared = {}
+    for name, shape in shapes(facts).items():
+        if name == "head" and facts.tie_word_embeddings:
+            continue
+        stored = torch.empty(shape if name == "embed" else shape[::-1], dtype=dtype, device=device)
+        stored = stored.fill_(1.0) if len(shape) == 1 else stored.normal_(0.0, 0.02, generator=generator)
+        made[name] = stored if name == "embed" or len(shape) == 1 else stored.T
+    return _tied(facts, made)
+
+
+def _tied(facts: LlamaConfig, made: Prepared) -> Prepared:
+    return {**made, "head": made["embed"].T} if facts.tie_word_embeddings else made
+
+
 # --------------------------------------------------------------------------------------------------------------- preparing
 
 

@@ -1,0 +1,99 @@
+"""Small Triton kernels between the matrix products of a transformer layer: each reads and writes its rows once.
+
+All compute in f32 and give the dtype of their input. They take CUDA tensors, or CPU ones under Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SILU_BLOCK = 1024
+
+
+@triton.jit
+def _add_norm(x, y, weight, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, ADD: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * WIDTH
+    at = tl.arange(0, PAD)
+    there = at < WIDTH
+    sums = tl.load(x + row + at, mask=there, other=0.0)
+    if ADD:
+        sums += tl.load(y + row + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(x + row + at, sums, mask=there)
+    scale = tl.rsqrt(tl.sum(sums * sums, 0) / WIDTH + eps)
+    normed = sums * scale * tl.load(weight + at, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + row + at, normed.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _rotate(
+    x, cos, sin, row_stride, HEADS: tl.constexpr, HEADS_PAD: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    head, at = tl.arange(0, HEADS_PAD), tl.arange(0, PAD)
+    there = (head < HEADS)[:, None] & (at < HALF)[None, :]
+    place = x + row * row_stride + head[:, None] * (2 * HALF) + at[None, :]
+    first = tl.load(place, mask=there, other=0.0).to(tl.float32)
+    second = tl.load(place + HALF, mask=there, other=0.0).to(tl.float32)
+    c = tl.load(cos + row * HALF + at, mask=at < HALF, other=0.0)[None, :]
+    s = tl.load(sin + row * HALF + at, mask=at < HALF, other=0.0)[None, :]
+    tl.store(place, (first * c - second * s).to(x.dtype.element_ty), mask=there)
+    tl.store(place + HALF, (second * c + first * s).to(x.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _silu_mul(pair, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(pair + row * 2 * width + at, mask=at < width, other=0.0).to(tl.float32)
+    up = tl.load(pair + row * 2 * width + width + at, mask=at < width, other=0.0).to(tl.float32)
+    mixed = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out + row * width + at, mixed.to(out.dtype.element_ty), mask=at < width)
+
+
+def add_rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """x += y in place, then its RMS norm x / sqrt(mean(x²) + eps) · weight. x f32 [n, width], y [n, width]; dtype of `weight`."""
+    rows, width = x.shape
+    out = torch.empty(rows, width, dtype=weight.dtype, device=x.device)
+    pad = triton.next_power_of_2(width)
+    _add_norm[(rows,)](
+        x,
+        x if y is None else y,
+        weight,
+        out,
+        eps,
+        WIDTH=width,
+        PAD=pad,
+        ADD=y is not None,
+        num_warps=8 if pad > 1024 else 4,
+    )
+    return out
+
+
+def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> None:
+    """Turn the first `heads` heads of x [n, heads or more, head_dim] in place by f32 tables [n, head_dim / 2].
+
+    Rotary positions in HF's order: the two members of a pair are half a head apart. The dims within a row are dense.
+    """
+    half = x.shape[2] // 2
+    _rotate[(len(x),)](
+        x,
+        cos,
+        sin,
+        x.stride(0),
+        HEADS=heads,
+        HEADS_PAD=triton.next_power_of_2(heads),
+        HALF=half,
+        PAD=triton.next_power_of_2(half),
+        num_warps=8,
+    )
+
+
+def silu_mul(pair: Tensor) -> Tensor:
+    """silu(gate) · up of rows that hold gate, then up: [n, 2 · width] -> [n, width]."""
+    rows, width = len(pair), pair.shape[1] // 2
+    out = torch.empty(rows, width, dtype=pair.dtype, device=pair.device)
+    _silu_mul[(rows, triton.cdiv(width, SILU_BLOCK))](pair, out, width, BLOCK=SILU_BLOCK, num_warps=4)
+    return out
