@@ -41,12 +41,15 @@ _BODY = (Compute, Invoke, Sample, Noise, Emit, Send, Collect, Stop)
 class Region:
     """A loop as a method on a batch. `fixed`: values from outside that the body reads, in the order of their definition.
 
-    sends: stream -> the most items of one iteration. collects: names, in the order of the loop's gathers.
+    carried, given: types of the carried values and of the fixed ones. sends: stream -> the most items of one iteration. collects:
+    names, in the order of the loop's gathers.
     """
 
     walk: str
     loop: Loop
     fixed: tuple[ValueId, ...]
+    carried: tuple[Type, ...]
+    given: tuple[Type, ...]
     sends: tuple[tuple[str, int], ...]
     collects: tuple[str, ...]
 
@@ -62,7 +65,7 @@ def form_regions(walk: Walk, program: Program) -> dict[str, Region]:
     found = {}
     for op in every_op(walk.body):
         if isinstance(op, Loop) and is_region(op, types, names):
-            found[op.label] = _region(walk, op)
+            found[op.label] = _region(walk, op, types)
     return found
 
 
@@ -76,7 +79,7 @@ def values_of(walk: Walk) -> Iterable[Value]:
         yield from getattr(op, "items", ())
 
 
-def _region(walk: Walk, loop: Loop) -> Region:
+def _region(walk: Walk, loop: Loop, values: Mapping[ValueId, Value]) -> Region:
     inside = {value.id for op in loop.body.ops for value in results_of(op)} | {carry.inner.id for carry in loop.carries}
     read = {ident for op in loop.body.ops for expr in exprs_of(op) for ident in vars_of(expr)}
     read |= {ident for carry in loop.carries for ident in vars_of(carry.next)}
@@ -85,7 +88,10 @@ def _region(walk: Walk, loop: Loop) -> Region:
         if isinstance(op, Send):
             sends[op.stream] = sends.get(op.stream, 0) + 1
     gathered = tuple(gather.name for gather in loop.gathers)
-    return Region(walk.name, loop, tuple(sorted(read - inside)), tuple(sorted(sends.items())), gathered)
+    fixed = tuple(sorted(read - inside))
+    carried = tuple(carry.inner.type for carry in loop.carries)
+    given = tuple(values[ident].type for ident in fixed)
+    return Region(walk.name, loop, fixed, carried, given, tuple(sorted(sends.items())), gathered)
 
 
 def is_region(loop: Loop, values: Mapping[ValueId, Value], names: Names) -> bool:

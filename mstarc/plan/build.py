@@ -164,11 +164,14 @@ def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
 def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names) -> LoopPlan:
     ahead = speculation_of(walk, loop, names)
     whole = whole_loop_of(walk, loop, names) if loop.kind == "times" else None
+    region = regions.get(loop.label)
     return LoopPlan(
         label=loop.label,
         kind=loop.kind,
         bound=print_expr(loop.bound),
-        region=regions[loop.label].method if loop.label in regions else "",
+        region=region.method if region else "",
+        carry=[print_type(kind) for kind in region.carried] if region else [],
+        fixed=[print_type(kind) for kind in region.given] if region else [],
         ahead=ahead.legal,
         rollback=list(ahead.rollback),
         whole=whole is not None and whole.legal,

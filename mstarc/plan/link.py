@@ -108,7 +108,7 @@ class _Linker:
             samplers=[link_sampler(s, scope) for s in plan.samplers],
             streams=streams,
             walks=[_walk(walk, ranks[walk.name]) for walk in plan.walks],
-            loops=link_loops(plan, ranks),
+            loops=link_loops(plan, ranks, scope),
             externs=plan.binding.externs,
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())

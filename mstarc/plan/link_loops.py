@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mstarc.ir.fold import fold
+from mstarc.ir.types import Tensor
+from mstarc.plan.evaluate import ConfigScope, parse_type
 from mstarc.plan.model import FusionPlan, LoopPlan, Plan, WalkPlan
-from mstarc_runtime.abi.linked import LoopLink
+from mstarc_runtime.abi.linked import LoopLink, ShapeLink
 
 
-def link_loops(plan: Plan, ranks: Mapping[str, int]) -> list[LoopLink]:
-    """Every loop of every walk, in the plan's order. ranks: walk -> rank."""
-    return [_loop(walk, loop, fused_with(plan, walk, loop, ranks)) for walk in plan.walks for loop in walk.loops]
+def link_loops(plan: Plan, ranks: Mapping[str, int], scope: ConfigScope) -> list[LoopLink]:
+    """Every loop of every walk, in the plan's order. ranks: walk -> rank. Raises FoldError."""
+    return [_loop(walk, loop, fused_with(plan, walk, loop, ranks), scope) for walk in plan.walks for loop in walk.loops]
 
 
 def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, ranks: Mapping[str, int]) -> list[FusionPlan]:
@@ -29,14 +32,23 @@ def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, ranks: Mapping[str, i
     return [fusion for fusion in found if fusion.unroll == found[0].unroll]
 
 
-def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan]) -> LoopLink:
+def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], scope: ConfigScope) -> LoopLink:
     return LoopLink(
         walk=walk.name,
         label=loop.label,
         kind=loop.kind,
         region=loop.region,
+        carry=[_shape(text, scope) for text in loop.carry],
+        fixed=[_shape(text, scope) for text in loop.fixed],
         unroll=0 if loop.whole else fused[0].unroll if fused else 1,
         fused=[fusion.stream for fusion in fused],
         ahead=loop.ahead,
         rollback=loop.rollback,
     )
+
+
+def _shape(text: str, scope: ConfigScope) -> ShapeLink:
+    """A tensor type whose dims are numbers and configs."""
+    kind = parse_type(text)
+    assert isinstance(kind, Tensor)
+    return ShapeLink(dtype=kind.dtype, dims=[int(fold(dim, scope)) for dim in kind.dims])

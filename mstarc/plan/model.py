@@ -117,7 +117,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """region: the method that runs it for many requests, or "" if the walk's coroutine does.
+    """region: the method that runs it for many requests, or "" if the walk's coroutine does; carry, fixed: the types of its arguments.
 
     ahead: iterations may run before it is known that it has ended, and `rollback` says what is cut back then (contexts, samplers).
     whole: a static loop that can be one launch, in `phases` by `conditions` over `iter`. apart: why it may not run ahead, or is not
@@ -128,6 +128,8 @@ class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     bound: str
     region: str = ""
+    carry: list[str] = []
+    fixed: list[str] = []
     ahead: bool = False
     rollback: list[str] = []
     whole: bool = False

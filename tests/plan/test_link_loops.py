@@ -49,3 +49,13 @@ def test_a_loop_that_waits_for_items_runs_one_iteration_at_a_time() -> None:
     assert {found.unroll for found in loops.values()} == {1}
     [fusion] = plan.fusions
     assert fusion.apart[0] == "where a phrase of `phrases` ends is decided on the host"
+
+
+def test_arguments_of_a_region_have_numbers_for_dims() -> None:
+    for model in ("orpheus", "ask", "vjepa2_ac"):
+        plan = plan_of(model)
+        for found in linked(plan).loops:
+            assert bool(found.carry) == bool(found.region)
+            assert all(isinstance(dim, int) and dim > 0 for shape in found.carry + found.fixed for dim in shape.dims)
+    [loop] = linked(plan_of("orpheus")).loops
+    assert [(shape.dtype, shape.dims) for shape in loop.carry] == [("i64", [])]

@@ -94,10 +94,17 @@ class StreamLink(msgspec.Struct, frozen=True, kw_only=True):
     transport: str = "slot"  # slot (same rank) | shm
 
 
+class ShapeLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A value with one shape in every request: the dtype as the language names it, and the dims."""
+
+    dtype: str
+    dims: list[int] = []
+
+
 class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     """How its rank runs one loop of a walk, in launches of `unroll` iterations; 0 = all of them (a static loop in one launch).
 
-    region: the generated method, "" = the walk's coroutine runs the loop. fused: streams whose consumer is on the same rank and fires
+    region: the generated method, "" = the walk's coroutine runs the loop; carry, fixed: its arguments. fused: streams whose consumer is on the same rank and fires
     once a launch, so that items need not leave the device. ahead: a launch may begin before it is known that the loop has ended; what
     an iteration past the end did to the contexts and samplers of `rollback` is then cut off again.
     """
@@ -106,6 +113,8 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     kind: str  # times | max
     region: str = ""
+    carry: list[ShapeLink] = []
+    fixed: list[ShapeLink] = []
     unroll: int = 1
     fused: list[str] = []
     ahead: bool = False
