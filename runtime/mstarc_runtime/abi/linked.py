@@ -104,9 +104,9 @@ class ShapeLink(msgspec.Struct, frozen=True, kw_only=True):
 class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     """How its rank runs one loop of a walk, in launches of `unroll` iterations; 0 = all of them (a static loop in one launch).
 
-    region: the generated method, "" = the walk's coroutine runs the loop; carry, fixed: its arguments. fused: streams whose consumer is on the same rank and fires
-    once a launch, so that items need not leave the device. ahead: a launch may begin before it is known that the loop has ended; what
-    an iteration past the end did to the contexts and samplers of `rollback` is then cut off again.
+    region: the generated method, "" = the walk's coroutine runs the loop; carry, fixed: its arguments. fused: streams whose consumer
+    is on the same rank and fires once a launch, so that items need not leave the device. ahead: a launch may begin before it is known
+    that the loop has ended; what an iteration past the end did to the contexts and samplers of `rollback` is then cut off again.
     """
 
     walk: str
