@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mstarc.ir.fold import FoldError, flat_ids, fold
-from mstarc.ir.types import Ref, Tensor
+from mstarc.ir.types import Expr, Ref, Tensor
 from mstarc.ir.visit import every_expr
 from mstarc.plan.evaluate import ConfigScope, linear, parse_expr, parse_type
 from mstarc.plan.model import NodePlan, OpPlan, PortPlan, SamplerPlan, StreamPlan
-from mstarc_runtime.abi.linked import NodeLink, OpLink, SamplerLink
+from mstarc_runtime.abi.linked import NodeLink, OpLink, PortLink, SamplerLink
 
 
 def link_node(node: NodePlan, component: dict[str, Any], config: dict[str, Any], scope: ConfigScope) -> NodeLink:
@@ -38,6 +38,7 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
         params=[_kind(port) for port in op.params],
         results=len(op.results),
         result_kinds=[_result_kind(port) for port in op.results],
+        outputs=[_output(port, scope) for port in op.results],
         optional=[getattr(parse_type(port.type), "optional", False) for port in op.params],
         attend=op.attend,
         positions=op.positions,
@@ -50,6 +51,22 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
         batch=op.batch,
         batch_max=scope.number(op.batch_max) if op.batch_max else 0,
     )
+
+
+def _output(port: PortPlan, scope: ConfigScope) -> PortLink:
+    kind = parse_type(port.type)
+    assert isinstance(kind, Tensor), f"the result `{port.name}` is no tensor"
+    return PortLink(name=port.name, dtype=kind.dtype, dims=[_length(dim, scope) for dim in kind.dims])
+
+
+def _length(dim: Expr, scope: ConfigScope) -> int | None:
+    """A dim as a number; None if it has a free name in it. Raises FoldError."""
+    if any(isinstance(part, Ref) and part.scope == "dim" for part in every_expr(dim)):
+        return None
+    value = fold(dim, scope)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FoldError(f"a length is {value!r}, not a whole number")
+    return value
 
 
 def _kind(port: PortPlan) -> str:

@@ -18,7 +18,7 @@ class Plain:
         return cls()
 
     def jitter(self, noise: Any, x: Any) -> Any:
-        return x + noise.normal(3) + 10 * noise.normal(3)
+        return (x + noise.normal(3) + 10 * noise.normal(3)).astype(np.float32)
 
 
 class Stacked(Plain):
@@ -28,7 +28,7 @@ class Stacked(Plain):
         drawn = noise.normal(3) + 10 * noise.normal(3)
         if len(x) > 1 and (x == 7).any():
             raise ValueError("7 is to be alone")
-        return np.asarray(x)[:, None] + drawn
+        return (np.asarray(x)[:, None] + drawn).astype(np.float32)
 
 
 class Lm:

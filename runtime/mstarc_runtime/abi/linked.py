@@ -11,6 +11,14 @@ from typing import Any
 import msgspec
 
 
+class PortLink(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of an op as the spec declares it. dims: None where a length differs from call to call."""
+
+    name: str
+    dtype: str
+    dims: list[int | None] = []
+
+
 class OpLink(msgspec.Struct, frozen=True, kw_only=True):
     """One op of a node. Param and result kinds are by port, in order.
 
@@ -23,6 +31,7 @@ class OpLink(msgspec.Struct, frozen=True, kw_only=True):
     params: list[str]
     results: int
     result_kinds: list[str] = []  # `row` or `packed` per result; empty = all `row`
+    outputs: list[PortLink] = []  # the results; empty = they are not checked
     optional: list[bool] = []
     attend: str = ""
     positions: str = ""

@@ -82,8 +82,9 @@ class TransformerOps:
             return outcomes
         lanes = [i for i, call in zip(places, calls, strict=True) for _ in call.contexts]
         extra = handed.rows(lanes)
-        method = (lambda run, *args: bound.method(run, *extra, *args)) if extra else bound.method
-        columns = self._engines[cache].call(method, self.spec(bound), calls)
+        columns = self._engines[cache].call(
+            lambda run, *args: bound.check.packed(bound.method(run, *extra, *args)), self.spec(bound), calls
+        )
         for k, i in enumerate(places):
             values = tuple(column[k] for column in columns)
             outcomes[i] = values[0] if len(values) == 1 else values or None

@@ -17,6 +17,7 @@ from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError, RuntimeFault, describe
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.handed import Handed
+from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class BoundOp:
     node: NodeLink
     link: OpLink
     method: Callable[..., Any]
+    check: ResultCheck
     arrays: str = "torch"  # the array library of the component
 
 
@@ -85,7 +87,8 @@ class OpTable:
                     )
                 _check_signature(node, link, method)
                 name = f"{node.name}.{link.name}"
-                self._ops[name] = BoundOp(name, node, link, method, _arrays_of(node, classes[node.name]))
+                check = ResultCheck(name, node.component, link)
+                self._ops[name] = BoundOp(name, node, link, method, check, _arrays_of(node, classes[node.name]))
         progress(len(nodes), len(nodes), "loaded")
 
     # ------------------------------------------------------------------------------------------------------------- limits
@@ -149,6 +152,7 @@ class OpTable:
                 handed = Handed(self.arrays, bound, walk, sessions)
                 with handed.undone_on_failure():  # batched already: nothing to take apart and put together
                     results = bound.method(*handed.rows(range(len(sessions))), *columns)
+                bound.check.columns(results)
                 return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
             rows = _rows(columns, len(sessions))
             return self._stack(self._run(bound, walk, sessions, rows, writes, reads, only))
@@ -187,9 +191,13 @@ class OpTable:
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, writes, reads, handed)
             elif bound.link.batch == "stack":
                 columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
-                outcomes = _per_row(bound.link, bound.method(*handed.rows(range(len(rows))), *columns), len(rows))
+                results = bound.method(*handed.rows(range(len(rows))), *columns)
+                bound.check.columns(results)
+                outcomes = _per_row(bound.link, results, len(rows))
             else:
                 outcomes = [bound.method(*handed.row(i), *row) for i, row in enumerate(rows)]
+                for outcome in outcomes:
+                    bound.check.outcome(outcome)
         if only is None or bound.link.results <= 1:
             return outcomes
         return [_pick(outcome, only) for outcome in outcomes]
