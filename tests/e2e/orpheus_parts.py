@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mstarc.cli.packages import link_package
-from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.abi.linked import Linked, OpLink
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.engines.component import Checkpoint, Noise, Run
@@ -25,7 +25,7 @@ from tests.e2e.harness import ROOT
 GOLDEN = ROOT / "tests" / "goldens" / "orpheus"
 CASES: dict[str, Any] = json.loads((GOLDEN / "cases.json").read_text())
 TENSORS = load_file(GOLDEN / "cases.safetensors")
-FIRST, END = 128266, 128258
+FIRST, END, VOCABULARY = 128266, 128258, 156940
 SPEECH = TENSORS["stream.tokens"].tolist()  # 10 frames
 SPLIT = """
 default = 0
@@ -80,7 +80,7 @@ class Dictated:
         return self._logits((count - 1).tolist(), frames)
 
     def _logits(self, places: list[int], frames: Tensor) -> Tensor:
-        logits = torch.full((len(places), 156940), -10.0)
+        logits = torch.full((len(places), VOCABULARY), -10.0)
         for row, (place, count) in enumerate(zip(places, frames.tolist(), strict=True)):
             end = 7 * count
             logits[row, SPEECH[place % 70] if place != end else END] = 10.0
@@ -98,8 +98,14 @@ def linked(folder: Path, ranks: int = 1, **parts: type) -> Linked:
         config = {**node.config, "noise": False} if node.name == "snac" else node.config
         part = parts.get(node.name)
         name = node.component if part is None else f"{part.__module__}.{part.__qualname__}"
-        nodes.append(replace(node, config=config, component=name))
+        ops = [_wide(op) for op in node.ops] if part is Dictated else node.ops
+        nodes.append(replace(node, config=config, component=name, ops=ops))
     return replace(program, nodes=nodes, externs={"tokenize": f"{__name__}.tokenize"})
+
+
+def _wide(op: OpLink) -> OpLink:
+    """The op with logits over the published vocabulary, which the reference ids are of."""
+    return replace(op, outputs=[replace(port, dims=[VOCABULARY]) for port in op.outputs])
 
 
 def heard_from(program: Linked, first: int, end: int) -> Linked:
