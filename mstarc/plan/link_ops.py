@@ -22,6 +22,7 @@ def link_node(node: NodePlan, component: dict[str, Any], config: dict[str, Any],
         cache=node.cache,
         checkpoint=component.get("checkpoint", ""),
         weights=node.weights,
+        precision=node.precision,
         config=config,
     )
 

@@ -29,7 +29,7 @@ class Net:
         """Rows [T, WIDTH] or ids [T], plus an encoding of positions ([T], or [3, T] where every axis counts)."""
         x = rows if rows.is_floating_point() else self.table.to(torch.get_default_dtype())[rows]
         axes = positions if positions.dim() == 2 else positions[None]
-        scale = torch.arange(1, WIDTH + 1, device="cpu") * 0.37
+        scale = torch.arange(1, WIDTH + 1, device=axes.device) * 0.37
         return x + sum(torch.sin(axis[:, None] * scale / (n + 1)) for n, axis in enumerate(axes))
 
 

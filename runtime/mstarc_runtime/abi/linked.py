@@ -55,6 +55,7 @@ class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
     cache: str = ""
     checkpoint: str = ""
     weights: str = ""
+    precision: str = ""  # "" = the device's choice
     config: dict[str, Any] = {}
 
 

@@ -65,6 +65,8 @@ class Context:
     def clean_tail(self) -> None:
         """Zero what a failed write left behind the last entry of this context's own pages, so that it cannot turn a mask to NaN."""
         size = self.pool.page_size
+        if not self.pool.zeroes:
+            return
         for index in range(self.length // size, len(self.pages)):
             page = self.pages[index]
             if self.pool.refs(page) == 1:

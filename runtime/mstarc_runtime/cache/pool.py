@@ -2,7 +2,8 @@
 
 A page holds `page_size` entries of every layer; an entry is one key and one value row per KV head. Pages are counted references:
 `alloc` gives a page with one reference, `share` adds one, `free` takes one away and the last one returns the page. Alloc and free
-cost O(1) each. A page is zeroed when it is handed out, so nothing that an earlier owner left (NaN included) reaches the next one.
+cost O(1) each. On a CPU a page is zeroed when it is handed out, so nothing that an earlier owner left (NaN included) reaches the next
+one; the kernels of a GPU never load what a mask hides, and a page is handed out without work on the device.
 
 Neighbouring pages of a context let attention read them in place instead of gathering, so the pool tries to keep runs together:
 `alloc` takes a page that the caller prefers if it is free, and a fresh run starts far from other runs (bit-reversed order).
@@ -20,6 +21,7 @@ from torch import Tensor
 from mstarc_runtime.errors import LoadError, RequestFailed
 
 PAGE_SIZE = 16
+PAGE_SIZE_GPU = 64  # a block of the attention kernel
 
 
 class OutOfPages(RequestFailed):
@@ -96,6 +98,7 @@ class PagedPool:
         self.poison = poison
         shape = (geometry.layers, 2 * geometry.kv_heads, pages * page_size, geometry.head_dim)
         self.data: Tensor = _zeros(shape, dtype, torch.device(device))
+        self.zeroes = self.data.device.type == "cpu"  # whether readers rely on zeros beyond a context's entries
         self._refs = [0] * pages
         self._free = scattered(pages)[::-1]  # a stack
         self._place = [0] * pages  # where a free page is in the stack
@@ -138,7 +141,7 @@ class PagedPool:
         return self._refs[page]
 
     def alloc(self, prefer: int | None = None) -> int:
-        """A zeroed page with one reference: `prefer` if it is free, else any. Raises OutOfPages."""
+        """A page with one reference: `prefer` if it is free, else any. Raises OutOfPages."""
         if not self._free:
             raise OutOfPages(1, self)
         if prefer is not None and 0 <= prefer < len(self._refs) and self._refs[prefer] == 0:
@@ -150,7 +153,8 @@ class PagedPool:
         else:
             page = self._free.pop()
         self._refs[page] = 1
-        self.page(page).zero_()
+        if self.zeroes:
+            self.page(page).zero_()
         return page
 
     def share(self, page: int) -> None:

@@ -21,11 +21,10 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One run of the op: a call on one of its contexts. `positions` i64 [takes] or [3, takes]."""
+    """One run of the op: a call on one of its contexts."""
 
     context: Context
     takes: int
-    positions: Tensor
     cross: Context | None
 
 
@@ -37,16 +36,17 @@ class PagedRun:
         name: str,
         pool: PagedPool,
         lanes: Sequence[Lane],
+        positions: Tensor,
         attend: Literal["causal", "full"],
         frozen: bool,
         space: Workspace,
     ) -> None:
+        """`positions` of the packed rows, i64 [ΣT] or [3, ΣT]."""
         self.rows = [lane.takes for lane in lanes]
-        self.positions = torch.cat([lane.positions for lane in lanes], dim=-1)
+        self.positions = positions
         self._name, self._pool, self._lanes, self._frozen, self._space = name, pool, lanes, frozen, space
         self._causal = attend == "causal"
         self._written: set[int] = set()
-        self._slots = None if frozen else self._own_slots()
 
     @cached_property
     def last(self) -> Tensor:
@@ -66,13 +66,7 @@ class PagedRun:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """See `Run.write`."""
-        if self._slots is None:
-            raise EngineError(f"`{self._name}` is frozen but its component writes to its context")
-        self._check(layer, k, "k")
-        self._check(layer, v, "v")
-        if layer in self._written:
-            raise EngineError(f"the component of `{self._name}` writes layer {layer} twice")
-        self._written.add(layer)
+        self._note(layer, k, v)
         data, kv_heads = self._pool.data[layer], self._pool.geometry.kv_heads
         if isinstance(self._slots, slice):
             data[:kv_heads, self._slots] = k.transpose(0, 1)
@@ -113,13 +107,24 @@ class PagedRun:
             raise EngineError(f"`{self._name}`: the cross sources of a batch lie in different pools")
         return Attention(pool, queries, False, False, self._space)
 
+    def _note(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """A layer is about to be written."""
+        if self._frozen:
+            raise EngineError(f"`{self._name}` is frozen but its component writes to its context")
+        self._check(layer, k, "k")
+        self._check(layer, v, "v")
+        if layer in self._written:
+            raise EngineError(f"the component of `{self._name}` writes layer {layer} twice")
+        self._written.add(layer)
+
     def _firsts(self) -> list[int]:
         firsts = [0]
         for count in self.rows[:-1]:
             firsts.append(firsts[-1] + count)
         return firsts
 
-    def _own_slots(self) -> slice | Tensor:
+    @cached_property
+    def _slots(self) -> slice | Tensor:
         """Where the packed rows go: a slice if they are neighbours, else i64 [ΣT]."""
         slots = [
             slot

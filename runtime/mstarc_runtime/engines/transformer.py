@@ -41,6 +41,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,9 +83,15 @@ class Call:
 class TransformerEngine:
     """Runs ops of transformer nodes over one pool. See the module's docstring."""
 
-    def __init__(self, pool: PagedPool) -> None:
+    def __init__(self, pool: PagedPool, kernels: bool | None = None) -> None:
+        """`kernels`: run on Triton kernels instead of torch's SDPA; None = on a GPU."""
         self.pool = pool
         self._space = Workspace()
+        self._run_class = PagedRun
+        if kernels or (kernels is None and pool.data.device.type == "cuda"):
+            from mstarc_runtime.engines.ragged_run import RaggedRun
+
+            self._run_class = RaggedRun
 
     @torch.inference_mode()
     def call(self, method: Callable[..., Any], spec: OpSpec, calls: Sequence[Call]) -> tuple[Column, ...]:
@@ -98,10 +105,9 @@ class TransformerEngine:
             if not spec.frozen:
                 for call, context in runs:
                     context.reserve(call.takes)
-            lanes = [
-                Lane(context, call.takes, self._positions(spec, call, context), call.cross) for call, context in runs
-            ]
-            run = PagedRun(spec.name, self.pool, lanes, spec.attend, spec.frozen, self._space)
+            lanes = [Lane(context, call.takes, call.cross) for call, context in runs]
+            positions = self._positions(spec, runs)
+            run = self._run_class(spec.name, self.pool, lanes, positions, spec.attend, spec.frozen, self._space)
             args = self._pack(spec, [call for call, _ in runs])
             columns = self._columns(spec, calls, run, method(run, *args))
             ids = [None if spec.frozen else _token_ids(spec, call) for call, _ in runs]
@@ -140,16 +146,23 @@ class TransformerEngine:
                     raise EngineError(f"`{spec.name}` writes one context twice in a batch")
                 written.add(id(context))
 
-    def _positions(self, spec: OpSpec, call: Call, context: Context) -> Tensor:
+    def _positions(self, spec: OpSpec, runs: Sequence[tuple[Call, Context]]) -> Tensor:
+        """Positions of the packed rows, i64 [ΣT] or [3, ΣT]."""
         device = self.pool.data.device
-        if spec.positions == "at":
+        if spec.positions != "at":
+            takes = np.array([call.takes for call, _ in runs])
+            firsts = np.array([context.position for _, context in runs])
+            rows = np.repeat(firsts, takes)
+            if spec.positions == "seq":
+                rows += np.arange(len(rows)) - np.repeat(np.cumsum(takes) - takes, takes)
+            return torch.from_numpy(rows).to(device)
+        placed: list[Tensor] = []
+        for call, context in runs:
             assert call.offsets is not None
             if call.offsets.shape[-1] != call.takes:
                 raise EngineError(f"`{spec.name}`: {call.takes} entries but positions {list(call.offsets.shape)}")
-            return call.offsets.to(device) + context.position
-        if spec.positions == "same":
-            return torch.full((call.takes,), context.position, device=device)
-        return torch.arange(context.position, context.position + call.takes, device=device)
+            placed.append(call.offsets.to(device) + context.position)
+        return torch.cat(placed, dim=-1)
 
     def _pack(self, spec: OpSpec, calls: Sequence[Call]) -> list[Any]:
         """The component's arguments, by kind (see the module's docstring)."""

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 from mstarc_runtime.cache.contexts import Context
-from mstarc_runtime.cache.pool import Geometry, PagedPool
+from mstarc_runtime.cache.pool import PAGE_SIZE_GPU, Geometry, PagedPool
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.program import ABSENT
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 POOL_BYTES = 2 << 30  # the most one pool takes on a host
 POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
+POOL_SHARE_GPU = 0.8  # of what the weights left on a GPU, for all pools of its ranks together; the rest is for activations and graphs
 
 
 def free_bytes() -> int:
@@ -30,9 +33,12 @@ def free_bytes() -> int:
 class TransformerOps:
     """Engines of one rank, one per cache that its nodes use."""
 
-    def __init__(self, linked: Linked, nodes: Sequence[NodeLink]) -> None:
+    def __init__(self, linked: Linked, nodes: Sequence[NodeLink], device: str = "cpu") -> None:
+        """Made after the rank's weights were loaded: the pools take their share of the memory that is left."""
         used = [cache for cache in linked.caches if any(node.cache == cache.name for node in nodes)]
-        self._pools = {cache.name: _pool(cache, len(used)) for cache in used}
+        self._pools = {
+            cache.name: _pool(cache, torch.device(device), len(used), _sharing(linked, device)) for cache in used
+        }
         self._engines = {name: TransformerEngine(pool) for name, pool in self._pools.items()}
         self._cache_of = {context.name: context.cache for context in linked.contexts}
         self._contexts_of = {
@@ -149,8 +155,20 @@ def count_rows(link: OpLink, row: Sequence[Any]) -> int:
     return sum(len(row[int(k)]) for k in re.findall(r"\d+", ports)) + int(more or 0)
 
 
-def _pool(cache: CacheLink, pools: int) -> PagedPool:
+def _sharing(linked: Linked, device: str) -> int:
+    """How many ranks keep their pools on a device."""
+    return max(1, sum(link.device == device for link in linked.ranks))
+
+
+def _pool(cache: CacheLink, device: torch.device, pools: int, ranks: int) -> PagedPool:
+    """A cache's pool: in f32 on a host; in bf16 on a GPU, which its share of the free memory fills."""
     geometry = Geometry(cache.layers, cache.heads, cache.kv_heads, cache.head_dim)
+    if device.type == "cuda":
+        dtype, page_size = torch.bfloat16, PAGE_SIZE_GPU
+        size = int(torch.cuda.mem_get_info(device)[0] * POOL_SHARE_GPU / pools / ranks)
+        if cache.pages:
+            return PagedPool(geometry, cache.pages, page_size=page_size, dtype=dtype, device=device)
+        return PagedPool.from_bytes(geometry, size, page_size=page_size, dtype=dtype, device=device)
     if cache.pages:
         return PagedPool(geometry, cache.pages)
     return PagedPool.from_bytes(geometry, min(POOL_BYTES, int(free_bytes() * POOL_SHARE / pools)))

@@ -29,6 +29,9 @@ Needed = TypeVar("Needed")
 Progress = Callable[[int, int, str], None]
 
 
+DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16"}  # by the precision of a node
+
+
 @dataclass(frozen=True, slots=True)
 class BoundOp:
     """An op with the method that implements it."""
@@ -65,7 +68,7 @@ class OpTable:
             from mstarc_runtime.worker.draws import Draws
             from mstarc_runtime.worker.kv import TransformerOps
 
-            self._transformers = TransformerOps(linked, nodes)
+            self._transformers = TransformerOps(linked, nodes, device)
             self._draws = Draws(linked, self.arrays)
 
     def _load(self, nodes: Sequence[NodeLink], classes: dict[str, Any], device: str, progress: Progress) -> None:
@@ -74,7 +77,7 @@ class OpTable:
             progress(done, len(nodes), f"loading {node.name}")
             checkpoint = checkpoints[node.checkpoint] if node.checkpoint else Checkpoint()
             try:
-                component = classes[node.name].load(checkpoint, node.config, device)
+                component = classes[node.name].load(checkpoint, _config(node, device), device)
             except RuntimeFault:
                 raise
             except Exception as error:
@@ -267,6 +270,13 @@ class OpTable:
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}
+
+
+def _config(node: NodeLink, device: str) -> dict[str, Any]:
+    """The node's config; on a GPU with the `dtype` that its precision asks for, bfloat16 if it asks for none, unless it names one."""
+    if not device.startswith("cuda"):
+        return node.config
+    return {"dtype": DTYPES.get(node.precision, "bfloat16"), **node.config}
 
 
 def _arrays_of(node: NodeLink, cls: Any) -> str:
