@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from mstarc.binding import Binding, Bound, check_binding, read_binding, with_config
+from mstarc.binding_use import check_config_use
 from mstarc.checked import Checked, find_models, joined
 from mstarc.diagnostics import rules
-from mstarc.diagnostics.core import Collector, Diagnostic
+from mstarc.diagnostics.core import Collector, Diagnostic, Fix
 from mstarc.ir.core import Program
 from mstarc.ir.errors import PassFailed
 from mstarc.passes.checks import run_checks
@@ -87,6 +88,7 @@ def _load(
         return None, bound
     if bound is not None:
         _guard("check_binding", lambda: check_binding(bound, program, report))
+        _guard("check_config_use", lambda: check_config_use(bound, program, report))
     checked = with_config(program, bound.binding) if bound is not None else program
     if not found.failed:
         run_checks(checked, report)
@@ -176,9 +178,21 @@ def _allowed(findings: Sequence[Diagnostic], source: SourceFile | None) -> list[
     for allow in allows:
         if allow not in used and clean:
             report.report(
-                rules.MC015, f"nothing here is reported as {allow.code}", allow.span, help="delete the comment"
+                rules.MC015,
+                f"nothing here is reported as {allow.code}",
+                allow.span,
+                help="delete the comment",
+                fix=Fix("delete the comment", ((_with_blanks(allow.span, source), ""),), "safe"),
             )
     return sorted((*kept, *report.findings()), key=lambda d: (d.primary.span.file != source.path, d.primary.span.start))
+
+
+def _with_blanks(span: Span, source: SourceFile) -> Span:
+    """A comment with the blanks before it; with its line, if there is nothing else on it."""
+    data = source.text.encode()
+    start = len(data[: span.start].rstrip(b" \t"))
+    alone = data[:start].endswith(b"\n") or start == 0
+    return Span(span.file, start, min(span.end + 1, len(data)) if alone else span.end)
 
 
 def _allows(source: SourceFile, report: Collector) -> Iterable[_Allow]:

@@ -129,11 +129,14 @@ def check(
     paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, or folders with .walk files below them.")],
     format: Findings = FindingFormat.text,
     deny_warnings: Annotated[bool, typer.Option("--deny-warnings", help="Warnings fail the check, too.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write the fixes that change no meaning, and report the rest.")
+    ] = False,
 ) -> int:
     """Check specs and their binding files; report everything that is wrong."""
     from mstarc.cli.checking import CheckCall, run_check
 
-    return run_check(CheckCall(tuple(paths), format.value, deny_warnings))
+    return run_check(CheckCall(tuple(paths), format.value, deny_warnings, fix))
 
 
 @app.command(rich_help_panel="Specs")

@@ -17,15 +17,16 @@ class CheckCall:
     paths: tuple[str, ...]
     format: Format = "text"
     deny_warnings: bool = False
+    fix: bool = False
 
 
 def parse_plain(args: Sequence[str]) -> CheckCall | None:
-    """`check PATH… [--format F] [--deny-warnings]` in its plain forms; None for all else (help, mistakes), which typer explains."""
+    """`check PATH… [--format F] [--deny-warnings] [--fix]` in its plain forms; None for all else (help, mistakes), which typer explains."""
     if not args or args[0] != "check":
         return None
     paths: list[str] = []
     format: Format = "text"
-    deny = False
+    deny = fix = False
     rest = iter(args[1:])
     for arg in rest:
         name, equals, value = arg.partition("=")
@@ -37,11 +38,13 @@ def parse_plain(args: Sequence[str]) -> CheckCall | None:
             format = known
         elif arg == "--deny-warnings":
             deny = True
+        elif arg == "--fix":
+            fix = True
         elif arg.startswith("-"):
             return None
         else:
             paths.append(arg)
-    return CheckCall(tuple(paths), format, deny) if paths else None
+    return CheckCall(tuple(paths), format, deny, fix) if paths else None
 
 
 def run_check(call: CheckCall) -> int:
@@ -51,6 +54,10 @@ def run_check(call: CheckCall) -> int:
     from mstarc import remembered
 
     checked = remembered.check(call.paths)
+    if call.fix:
+        from mstarc.cli.fixing import fix_all
+
+        checked = fix_all(call.paths, checked)
     write_checked(checked, call.format)
     for path in checked.missing:
         say(f"error: {no_model(path)}")

@@ -100,6 +100,9 @@ MC509 = Rule("MC509", "output-mismatch", "error", "a request emits what it decla
 MC510 = Rule("MC510", "walk-never-called", "warning", "some request calls each walk")
 MC511 = Rule("MC511", "require-late", "error", "`require` stands before the first walk call of a request")
 MC512 = Rule("MC512", "require-constant", "error", "a `require` can be true and can be false")
+MC514 = Rule(
+    "MC514", "never-asked", "error", "`wants` asks for an output, and `given` for an input, that a request declares"
+)
 MC513 = Rule("MC513", "no-request", "error", "a model has at least one request")
 
 # ----------------------------------------------------------------------------------------------------------- placement
@@ -128,13 +131,28 @@ MC904 = Rule("MC904", "bound-to-nothing", "error", "the binding file binds only 
 MC905 = Rule("MC905", "config-missing", "error", "each config path of the model has a value")
 MC906 = Rule("MC906", "yaml-syntax", "error", "the binding file is one YAML mapping without duplicate keys")
 MC907 = Rule("MC907", "unknown-checkpoint", "error", "a component's checkpoint is declared under `checkpoints`")
+MC909 = Rule("MC909", "config-unused", "warning", "something reads each value under `config`")
 MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding file beside it")
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
-_LINK = frozenset({"MC207", "MC503", "MC504", "MC601", "MC604", "MC605"})
+_LINK = frozenset({"MC504"})
 _RESERVED = frozenset(
-    {"MC208", "MC303", "MC410", "MC602", "MC603", "MC701", "MC702", "MC703", "MC801", "MC802", "MC803"}
+    {
+        "MC207",
+        "MC208",
+        "MC303",
+        "MC410",
+        "MC503",
+        "MC602",
+        "MC603",
+        "MC604",
+        "MC701",
+        "MC702",
+        "MC801",
+        "MC802",
+        "MC803",
+    }
 )
 
 
@@ -142,6 +160,6 @@ def rule_state(code: str) -> State:
     """`checked`: `mstarc check` reports it. `link`: it needs a placement. `reserved`: nothing reports it yet."""
     if code == MC000.code:
         return "internal"
-    if code in _LINK:
-        return "link"
-    return "reserved" if code in _RESERVED else "checked"
+    if code in _RESERVED:
+        return "reserved"
+    return "link" if code in _LINK or code.startswith("MC6") else "checked"

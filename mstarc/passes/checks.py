@@ -11,8 +11,10 @@ from typing import TypeAlias
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Program
 from mstarc.ir.errors import PassFailed
+from mstarc.passes.check_asked import check_asked
 from mstarc.passes.check_contexts import check_contexts
 from mstarc.passes.check_control import check_control
+from mstarc.passes.check_graphs import check_graphs
 from mstarc.passes.check_loops import check_loops
 from mstarc.passes.check_overlap import check_overlap
 from mstarc.passes.check_params import check_params
@@ -23,7 +25,17 @@ from mstarc.passes.check_streams import check_streams
 Check: TypeAlias = Callable[[Program, Collector], None]
 
 STAGES: tuple[tuple[Check, ...], ...] = (
-    (check_params, check_loops, check_control, check_contexts, check_streams, check_overlap, check_requests),
+    (
+        check_params,
+        check_loops,
+        check_control,
+        check_contexts,
+        check_streams,
+        check_overlap,
+        check_requests,
+        check_asked,
+        check_graphs,
+    ),
     (check_schedule,),
 )
 

@@ -172,7 +172,7 @@ class Frame:
         if fn == "wants":
             known = [optional for modality, optional in self.request.outputs if modality == name]
         else:
-            known = [kind != "must" for kind in (_gives(v.type, name) for v in self.request.inputs) if kind]
+            known = [kind != "must" for kind in (gives(v.type, name) for v in self.request.inputs) if kind]
         if not known:
             return False
         return not all(known) or self.choices.pick(f"{fn} {name}", (True, False), f"`{fn}({name})` is {{}}")
@@ -211,7 +211,7 @@ def _bind_dims(kind: Type, key: str, dims: dict[str, str]) -> None:
             _bind_dims(inner, f"{key}.{name}", dims)
 
 
-def _gives(kind: Type, modality: str) -> str:
+def gives(kind: Type, modality: str) -> str:
     """Whether an input of this type gives the modality: `must`, `may` or no ("")."""
     if isinstance(kind, Parts):
         return "may" if modality in kind.members else ""

@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from mstarc.checked import Checked
+from mstarc.cli import explaining
+from mstarc.codegen.package import compile_model
+from mstarc.diagnostics.core import Collector
 from mstarc.diagnostics.machine import explain_page
-from mstarc.diagnostics.rules import RULES, rule_state
+from mstarc.diagnostics.rules import rule_state
 from mstarc.diagnostics.text import render_all
+from mstarc.plan.link import link
+from mstarc.plan.placement import read_placement
+from mstarc.source import SourceFile
 from mstarc.workspace import load_model
 
-NOT_TEXT = {"MC012"}  # its failing file is no text; test_workspace has it
-CODES = [code for code in RULES if rule_state(code) == "checked" and code not in NOT_TEXT]
+ALL = explaining.RULES
+#: pages without a failing block: MC000 is nobody's file, and the failing file of MC012 is no text
+BARE = {"MC000", "MC012"}
+CODES = [code for code in ALL if rule_state(code) in ("checked", "link") and code not in BARE]
 
 
 def blocks(code: str, heading: str) -> dict[str, str]:
@@ -28,13 +36,26 @@ def blocks(code: str, heading: str) -> dict[str, str]:
 
 
 def compiled(code: str, heading: str, folder: Path) -> tuple[list[str], str]:
-    """Codes of the findings of a section's model, and how they look."""
+    """Codes of the findings of a section's model, linked if there is a placement, and how they look."""
     parts = blocks(code, heading)
-    (folder / "page.walk").write_text(parts["walk"], encoding="utf-8")
-    if "yaml" in parts:
-        (folder / "page.yaml").write_text(parts["yaml"], encoding="utf-8")
+    for language, text in parts.items():
+        (folder / f"page.{language}").write_text(text, encoding="utf-8")
     checked = load_model(folder / "page.walk").checked
+    if "toml" in parts and not checked.findings:
+        checked = linked(folder)
     return [d.rule.code for d in checked.findings if _counts(d.rule.code, code)], look(checked)
+
+
+def linked(folder: Path) -> Checked:
+    """What linking the page's model under its placement finds."""
+    plan = compile_model(folder / "page.walk", folder / "out").plan
+    assert plan is not None
+    report = Collector()
+    placement = read_placement(folder / "page.toml", report)
+    if placement is not None:
+        link(plan, placement, folder / "out", report)
+    files = [folder / name for name in ("page.walk", "page.toml")]
+    return Checked(report.findings(), {str(file): SourceFile(str(file), file.read_text()) for file in files})
 
 
 def _counts(found: str, code: str) -> bool:
@@ -56,3 +77,18 @@ def test_the_failing_block_gives_exactly_this_code(code: str, tmp_path: Path) ->
 def test_the_passing_block_is_clean(code: str, tmp_path: Path) -> None:
     codes, text = compiled(code, "Passes", tmp_path)
     assert codes == [], text
+
+
+def test_every_listed_code_can_be_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each code of `explain --list` but the reserved ones is produced here: by its page, or by what no page can hold."""
+    met = set()
+    for code in CODES:
+        folder = tmp_path / code
+        folder.mkdir()
+        met.update(compiled(code, "Fails", folder)[0])
+    (tmp_path / "bytes.walk").write_bytes(b"\xff")
+    met.update(d.rule.code for d in load_model(tmp_path / "bytes.walk").checked.findings)
+    monkeypatch.setattr("mstarc.frontend.load_text", lambda name, text: 1 / 0)
+    (tmp_path / "fault.walk").write_text("model m\n")
+    met.update(d.rule.code for d in load_model(tmp_path / "fault.walk").checked.findings)
+    assert met == {code for code in ALL if rule_state(code) != "reserved"}

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from mstarc.diagnostics import rules
+from mstarc.diagnostics.core import Fix
 from mstarc.ir import core
 from mstarc.ir.types import ValueId, Var
 from mstarc.ir.visit import entries_of, every_op, exprs_of, results_of, vars_of
@@ -83,17 +84,21 @@ def _report_unused(unit: core.Walk | core.Request, used: set[int], body: Body) -
         return
     inner = {phi.inner for op in every_op(unit.body) if isinstance(op, core.When) for phi in op.results}
     named: list[core.Value] = []
+    of_calls: set[int] = set()
     for op in every_op(unit.body):
         if isinstance(op, core.Loop):
             named += [gather.result for gather in op.gathers]
         else:
             named += results_of(op)
+        if isinstance(op, _CALLS):
+            of_calls.update(value.id for value in results_of(op))
     for value in named:
         if value.id in used or value.id in inner or value.id in body.values.unnamed:
             continue
         help_text = "bind it to `_`, or leave the statement out"
         message = f"`{value.name}` is never used"
-        body.report.report(rules.MC006, message, value.span, help=help_text, subject=value.name)
+        fix = Fix(f"bind `{value.name}` to `_`", ((value.span, "_"),), "safe") if value.id in of_calls else None
+        body.report.report(rules.MC006, message, value.span, help=help_text, subject=value.name, fix=fix)
 
 
 def _trimmed(block: core.Block, used: set[int]) -> core.Block:

@@ -330,6 +330,8 @@ def capacity_sum(policy: Policy, burst: int = 1) -> str:
             return f"{total} = {burst} + {size} - gcd({burst}, {size})"
         case SlidingWindow(size, stride):
             unit = gcd(burst, stride)
+            if unit == 1:
+                return f"{total} = {burst} + {size} - 1"
             return f"{total} = {burst} + {unit} * ceil({size} / {unit}) - {unit}"
         case LeftContext(chunk, left):
             return f"{total} = {burst} + {chunk} + {left} - gcd({burst}, {chunk})"
