@@ -7,6 +7,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+_NAMES = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "i64": "int64",
+    "i32": "int32",
+    "u8": "uint8",
+    "bool": "bool",
+}
+
 
 class Arrays(Protocol):
     """One array library. Arrays of a batch have the rows on dim 0."""
@@ -27,6 +37,10 @@ class Arrays(Protocol):
     def to_host(self, array: Any) -> np.ndarray[Any, Any]: ...
 
     def zeros_like(self, array: Any) -> Any: ...
+
+    def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
+        """Zeros of a dtype as the language names it (`i64`, `f32`, `bool`, …)."""
+        ...
 
 
 class NumpyArrays:
@@ -55,6 +69,9 @@ class NumpyArrays:
     def zeros_like(self, array: Any) -> Any:
         return np.zeros_like(array)
 
+    def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
+        return np.zeros(tuple(dims), dtype=_NAMES[dtype])
+
 
 class TorchArrays:
     """torch on one device. Host float arrays keep their dtype; Python floats become f32 (language: rounded on upload)."""
@@ -65,20 +82,34 @@ class TorchArrays:
         import torch
 
         self.torch = torch
-        self.device = torch.device(device)
+        found = torch.device(device)
+        if found.type == "cuda" and found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
+        self.device = found
 
     def asarray(self, value: Any) -> Any:
         torch = self.torch
         if isinstance(value, torch.Tensor):
-            return value.to(self.device)
+            return self._upload(value)
         if isinstance(value, np.ndarray):
-            return torch.from_numpy(value if value.flags.c_contiguous else value.copy()).to(self.device)
+            return self._upload(torch.from_numpy(value if value.flags.c_contiguous else value.copy()))
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
-        return torch.from_numpy(array).to(self.device)
+        return self._upload(torch.from_numpy(array))
+
+    def _upload(self, tensor: Any) -> Any:
+        """A tensor on the worker's device. What comes from the host goes through pinned memory, so that nobody waits for the device."""
+        if self.device.type != "cuda" or tensor.device == self.device:
+            return tensor.to(self.device)
+        if tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def stack(self, items: Sequence[Any]) -> Any:
+        tensor = self.torch.Tensor
+        if all(isinstance(item, tensor) and item.device.type == "cpu" for item in items):
+            return self._upload(self.torch.stack(list(items)))  # one copy
         return self.torch.stack([self.asarray(item) for item in items])
 
     def cat(self, items: Sequence[Any]) -> Any:
@@ -99,3 +130,6 @@ class TorchArrays:
 
     def zeros_like(self, array: Any) -> Any:
         return self.torch.zeros_like(array)
+
+    def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
+        return self.torch.zeros(tuple(dims), dtype=getattr(self.torch, _NAMES[dtype]), device=self.device)

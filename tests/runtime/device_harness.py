@@ -87,7 +87,7 @@ async def run(
     try:
         seen = await asyncio.gather(*[_one(engine, entry, ask) for ask in asks])
         async with asyncio.timeout(20):
-            while any(engine.gauges().values()) or any(not r.scheduler.idle() for r in cluster.ranks.values()):
+            while any(engine.gauges().values()) or any(not r.idle() for r in cluster.ranks.values()):
                 await asyncio.sleep(0)
         for each in cluster.ranks.values():
             gauges = each.gauges()

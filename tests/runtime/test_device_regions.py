@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
+from mstarc_runtime.abi.linked import LoopLink, ShapeLink
+from mstarc_runtime.package import load_worker
 from mstarc_runtime.program import Part
 from mstarc_runtime.worker.device_regions import DeviceOptions
 from mstarc_runtime.worker.device_runner import DirectRunner
+from mstarc_runtime.worker.ops import OpTable
+from mstarc_runtime.worker.rank import Rank
 from tests.runtime import tiny
 from tests.runtime.device_harness import Ask, LateRunner, Report, assert_same, run
 
@@ -145,7 +150,31 @@ async def test_more_requests_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.loops[0].state.rows == 3
 
 
-@pytest.mark.parametrize("seed", range(20))
+async def test_loops_are_captured_before_the_first_request() -> None:
+    loop = LoopLink(walk="speak", label="frames", kind="max", region="speak_frames", carry=[ShapeLink(dtype="i64")])
+    linked = msgspec.structs.replace(tiny.speech(), loops=[msgspec.structs.replace(loop, unroll=7)])
+    said: list[tuple[int, int, str]] = []
+    rank = Rank(linked, 0, load_worker(linked), None, OpTable(linked, 0), options(0))
+    rank.warm_up(lambda done, total, what: said.append((done, total, what)))
+    [captured] = rank.scheduler.device_loops()
+    assert said[0] == (0, 9, "capturing speak.frames") and said[-1][:2] == (9, 9)
+    assert captured.unroll == 7 and captured.empty()
+    found = rank.scheduler.device_loop(("speak_frames", (((), "torch.int64"),)), "speak", (), ())
+    assert found is captured
+
+
+async def test_what_has_no_fixed_shape_runs_on_the_host() -> None:
+    linked = tiny.chat()
+    op = msgspec.structs.replace(linked.nodes[0].ops[1], random=False, params=["packed"])
+    node = msgspec.structs.replace(linked.nodes[0], ops=[linked.nodes[0].ops[0], op])
+    linked = msgspec.structs.replace(linked, nodes=[node])
+    rank = Rank(linked, 0, load_worker(linked), None, OpTable(linked, 0), options())
+    carry = (rank.arrays.asarray(0),)
+    assert rank.scheduler.device_loop(("answer_speaking", (((), "torch.int64"),)), "answer", carry, ()) is None
+    assert rank.scheduler.device_loops() == []
+
+
+@pytest.mark.parametrize("seed", range(12))
 async def test_everything_at_once(seed: int) -> None:
     rng = random.Random(1000 + seed)
     asks = [spoken(rng, temperature=rng.choice([0.0, 0.8, 2.0])) for _ in range(rng.randrange(2, 20))]

@@ -95,7 +95,7 @@ class LocalCluster:
     async def _run(self) -> None:
         while True:
             delivered = self._deliver()
-            busy = [rank for rank in self.ranks.values() if not rank.scheduler.idle()]
+            busy = [rank for rank in self.ranks.values() if not rank.idle()]
             if self._random is not None:
                 self._random.shuffle(busy)
                 busy = busy[:1]

@@ -38,7 +38,7 @@ class Worker:
     def run(self) -> int:
         """Work until told to leave. Returns the exit status."""
         while not self.leaving:
-            busy = not self.rank.scheduler.idle()
+            busy = not self.rank.idle()
             for _, message in self.port.poll(0.0 if busy else IDLE_S):
                 self._handle(message)
             self._send_stats()
@@ -79,6 +79,7 @@ def _load(boot: Boot, port: Port) -> Rank:
     externs = {name for walk in linked.walks if walk.rank == boot.rank for name in walk.externs}
     cuts = {str(link.args["cut"]) for link in linked.streams if link.sink == boot.rank and "cut" in link.args}
     rank.externs.warm(externs | cuts)
+    rank.warm_up(progress)
     return rank
 
 

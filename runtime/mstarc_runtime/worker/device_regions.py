@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.streams import StreamOut
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+UNROLL = 7
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
-    """How region loops run on the device. unroll: iterations of a run; ahead: runs launched before the results of one are read."""
+    """How region loops run on the device. ahead: runs launched before the results of one are read. unroll: iterations of a run; 0 = as
+    many as link says, or `UNROLL` where a launch of more than one step needs no agreement with a consumer."""
 
     runner: Runner
-    unroll: int = 7
+    unroll: int = 0
     ahead: int = 1
 
 
@@ -71,6 +73,8 @@ class DeviceLoop:
         Raises NotOnDevice, or what the body raises when it is tried without a request.
         """
         self.rank, self.name, self.options = rank, name, options
+        linked = next((link.unroll for link in rank.linked.loops if link.region == name), 1)
+        self.unroll = options.unroll or (linked if linked > 1 else UNROLL)
         self.sends = rank.program.SENDS.get(name, {})
         self.rows: dict[int, DeviceRow] = {}  # by slot
         self.waiting: deque[tuple[Row, tuple[Any, ...]]] = deque()
@@ -106,7 +110,7 @@ class DeviceLoop:
                 self._records = DeviceBatch(self.state, bucket).run(body, 1).records
 
             def work(bucket: int = bucket) -> Outcome:
-                return DeviceBatch(self.state, bucket).run(body, self.options.unroll)
+                return DeviceBatch(self.state, bucket).run(body, self.unroll)
 
             replays[bucket] = self.options.runner.capture(work)
         progress(len(buckets), len(buckets))
@@ -223,7 +227,7 @@ class DeviceLoop:
 
     def _limit(self, row: DeviceRow) -> int:
         """The iteration before which the row may run, by the loop's bound, its credit, and the declared max of its contexts."""
-        until = min(row.expect + self.options.unroll, row.row.wait.bound)
+        until = min(row.expect + self.unroll, row.row.wait.bound)
         for stream, most in self.sends.items():
             out = self._out(row, stream)
             if not out.discards:
@@ -261,7 +265,7 @@ class DeviceLoop:
         until = torch.zeros(bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
         for slot, row in self.rows.items():
             until[slot] = row.until
-            row.expect = min(row.expect + self.options.unroll, row.until)
+            row.expect = min(row.expect + self.unroll, row.until)
             for name, written in row.written.items():
                 self.state.contexts[name].set_pages(slot, written.context.pages)
         self.state.until[:bucket].copy_(until, non_blocking=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from mstarc_runtime.abi.chunks import Chunker, policy_of
 from mstarc_runtime.abi.linked import Linked, StreamLink
@@ -32,6 +30,7 @@ from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.program import WorkerProgram, rich
 from mstarc_runtime.worker.ops import OpTable
+from mstarc_runtime.worker.outbox import Event, Outbox, host_value
 from mstarc_runtime.worker.scheduler import Scheduler
 from mstarc_runtime.worker.session import Session
 from mstarc_runtime.worker.streams import StreamIn, StreamOut
@@ -74,10 +73,20 @@ class Rank:
         self.sessions: dict[int, Session] = {}
         self.turns = 0
         self._streams = {stream.name: stream for stream in linked.streams}
-        self._emitted: list[tuple[int, str, str, Any, dict[str, Any]]] = []
+        runner = self.device_options.runner if self.device_options is not None else None
+        self.outbox = Outbox(self.arrays, runner, self._send_events)
         self._early: dict[int, list[Message]] = {}
         self._over: dict[int, None] = {}  # requests that are over, oldest first
         self._flushes: deque[Callable[[], None]] = deque()
+
+    def warm_up(self, progress: Callable[[int, int, str], None]) -> None:
+        """Before the first request: capture the region loops of this rank's walks, if they run on the device."""
+        if self.device_options is None:
+            return
+        here = {walk.name for walk in self.linked.walks if walk.rank == self.rank}
+        for link in self.linked.loops:
+            if link.region and link.walk in here:
+                self.scheduler.warm_up(link, progress)
 
     # ---------------------------------------------------------------------------------------------------------- messages
 
@@ -106,6 +115,7 @@ class Rank:
 
     def _finish(self, request: int) -> None:
         session = self.sessions.pop(request, None)
+        self.outbox.forget(request)
         counts: dict[str, int] = {}
         if session is not None:
             counts = session.context_lengths()
@@ -158,15 +168,17 @@ class Rank:
         self.scheduler.turn()
         self.flush()
 
+    def idle(self) -> bool:
+        """Whether nothing can be done until a message arrives."""
+        return self.scheduler.idle() and self.outbox.empty()
+
     def flush(self) -> None:
-        """Hand emitted values and stream items to the transport."""
+        """Hand stream items and what the conductor is to know to the transport."""
         while self._flushes:
             self._flushes.popleft()()
-        if self._emitted:
-            events, self._emitted = self._emitted, []
-            self._send_events(events)
+        self.outbox.flush()
 
-    def _send_events(self, events: list[tuple[int, str, str, Any, dict[str, Any]]]) -> None:
+    def _send_events(self, events: list[Event]) -> None:
         """One message for all; if a value in it cannot travel, one by one, and only its request fails."""
         try:
             self.port.send(CONDUCTOR, Emitted(events))
@@ -185,14 +197,22 @@ class Rank:
     def walk_ended(self, run: WalkRun, results: Sequence[Any] | None) -> None:
         """A coroutine returned: close the streams that end with it and report."""
         session = run.session
-        host = [self.host_value(value) for value in results or ()]
         for stream in run.closes:
             self.stream_out(session, stream, run.scope).close()
         counts = {**run.counts, **session.context_lengths()}
         self.flush()
-        if run.alive:  # what it emitted or sent last may have failed it
-            self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, host, run.causes, counts))
-            session.end_run(run)
+        if not run.alive:  # what it emitted or sent last may have failed it
+            return
+
+        def report(values: list[Any]) -> None:
+            try:
+                self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, values, run.causes, counts))
+            except WireError as error:
+                session.broken = session.broken or error
+                self.port.send(CONDUCTOR, self._failure(run, error))
+
+        session.end_run(run)
+        self.outbox.send(session.request, results or (), report)
 
     def fail_session(self, session: Session, error: BaseException) -> None:
         """Something outside a walk raised for this request: every walk of it fails, the ones that come too."""
@@ -206,30 +226,29 @@ class Rank:
             return
         run.session.end_run(run)
         run.close()
+        failure = self._failure(run, error)
+        self.outbox.send(run.session.request, (), lambda values: self.port.send(CONDUCTOR, failure))
+        self.flush()
+
+    @staticmethod
+    def _failure(run: WalkRun, error: BaseException) -> WalkFailed:
         field = error.field if isinstance(error, BadRequest) else None
         if isinstance(error, RequestFailed | BadRequest):
             text, status = str(error), error.status
         else:
             log.error("walk %s of request %d failed", run.name, run.session.request, exc_info=error)
             text, status = f"walk `{run.name}` failed at {run.waiting}: {type(error).__name__}: {error}", 500
-        self.flush()
-        self.port.send(CONDUCTOR, WalkFailed(run.session.request, run.run, text, status, field))
+        return WalkFailed(run.session.request, run.run, text, status, field)
 
     # ------------------------------------------------------------------------------------------------ services for verbs
 
     def emit(self, session: Session, walk: str, modality: str, value: Any, attributes: dict[str, Any]) -> None:
-        """Queue one emitted value; it leaves with this turn."""
-        item = value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
-        self._emitted.append((session.request, walk, modality, item, attributes))
+        """Queue one emitted value; it leaves with this turn, or when it has arrived on the host."""
+        self.outbox.emit(session.request, walk, modality, value, attributes)
 
     def host_value(self, value: Any) -> Any:
-        """A value as host Python sees it: arrays as numpy, 0-d ones as numbers."""
-        if isinstance(value, bool | int | float | str | bytes | None):
-            return value
-        if isinstance(value, list | tuple | Mapping):
-            return value
-        host = self.arrays.to_host(value)
-        return host.item() if host.ndim == 0 else host
+        """A value as host Python sees it."""
+        return host_value(self.arrays, value)
 
     def new_context(self, name: str) -> Any:
         return self.ops.new_context(name)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mstarc_runtime.abi.linked import LoopLink
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.regions import RegionLoop, Row
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
@@ -219,6 +220,21 @@ class Scheduler:
         loop = self._host_loop(loop_key(row.wait.body.__name__, carry + fixed))
         loop.join(row, carry)
         self.ready(loop)
+
+    def warm_up(self, link: LoopLink, progress: Callable[[int, int, str], None]) -> None:
+        """Capture a region before its first request comes."""
+        carry, fixed = (
+            tuple(self.rank.arrays.zeros(shape.dtype, shape.dims) for shape in shapes)
+            for shapes in (link.carry, link.fixed)
+        )
+        what = f"capturing {link.walk}.{link.label}"
+        self.device_loop(
+            loop_key(link.region, carry + fixed),
+            link.walk,
+            carry,
+            fixed,
+            lambda done, total: progress(done, total, what),
+        )
 
     def device_loops(self) -> list[DeviceLoop]:
         """The loops that have been captured."""

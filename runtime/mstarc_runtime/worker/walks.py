@@ -102,7 +102,7 @@ class WalkRun:
         return self.rank.ops.noise(dims, [(self.session, f"{self.name}/{site}")])[0]
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
-        self.rank.emit(self.session, self.name, modality, self.rank.arrays.to_host(value), attributes)
+        self.rank.emit(self.session, self.name, modality, value, attributes)
 
     def fork(self, target: str, source: str) -> None:
         self.session.fork(target, source)
