@@ -20,6 +20,8 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from msgspec.structs import replace
 from mstarc.cli.packages import link_package
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.conductor.engine import Engine
+from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.conductor.processes import ProcessCluster
 from mstarc_runtime.package import load_conductor
 
@@ -99,7 +102,8 @@ async def measure(engine: Engine, batch: int, args: argparse.Namespace) -> dict[
 async def main(args: argparse.Namespace) -> list[dict[str, Any]]:
     sizes = {"num_hidden_layers": args.layers} if args.layers else {}
     program = linked(args.device, sizes)
-    engine = Engine(program, load_conductor(program), ProcessCluster(program))
+    cluster = LocalCluster(program) if args.profile else ProcessCluster(program)
+    engine = Engine(program, load_conductor(program), cluster)
     begin = time.perf_counter()
     await engine.start()
     print(f"ready after {time.perf_counter() - begin:.1f} s", flush=True)
@@ -107,11 +111,32 @@ async def main(args: argparse.Namespace) -> list[dict[str, Any]]:
     try:
         for batch in args.batch:
             await asyncio.gather(*[caller(engine, 1, args.prompt, 64) for _ in range(batch)])  # warm
-            rows.append(await measure(engine, batch, args))
+            with profiled(args.profile):
+                rows.append(await measure(engine, batch, args))
             print(json.dumps(rows[-1]), flush=True)
     finally:
         await engine.stop()
     return rows
+
+
+@contextmanager
+def profiled(on: bool) -> Iterator[None]:
+    """Prints which kernels took the device's time, and how much of the wall time it was busy."""
+    if not on:
+        yield
+        return
+    from torch.profiler import ProfilerActivity, profile
+
+    begin = time.perf_counter()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        yield
+        wall = time.perf_counter() - begin
+    averages = [event for event in found.key_averages() if event.self_device_time_total]
+    busy = sum(event.self_device_time_total for event in averages) / 1e6
+    print(f"device busy {busy:.3f} s of {wall:.3f} s")
+    for event in sorted(averages, key=lambda event: -event.self_device_time_total)[:28]:
+        mean = event.self_device_time_total / event.count
+        print(f"{event.self_device_time_total / 1000:10.1f} ms {event.count:8} x {mean:8.1f} us  {event.key[:110]}")
 
 
 def _numbers(text: str) -> list[int]:
@@ -125,6 +150,9 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=1022)
     parser.add_argument("--prompt", type=int, default=80)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument(
+        "--profile", action="store_true", help="run the rank in this process and say where its time goes"
+    )
     parser.add_argument("--layers", type=int, default=0, help="fewer layers, to try it on a small machine")
     found = asyncio.run(main(parser.parse_args()))
     print(f"{'batch':>5} {'audio-s/s':>9} {'rtf':>7} {'first ms':>9} {'worst':>7} {'step ms':>8}")
