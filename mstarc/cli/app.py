@@ -111,7 +111,7 @@ Checkpoints = Annotated[
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
-        "--input", metavar="NAME=VALUE", help="An input of the request: JSON, text, or @FILE. May be repeated."
+        "--input", metavar="NAME=VALUE", help="An input: JSON, text, @FILE (.npy too) or @FILE,@FILE. May be repeated."
     ),
 ]
 Params = Annotated[
@@ -317,7 +317,10 @@ def call(
     text: Annotated[str | None, typer.Option(help="What the user says.")] = None,
     audio: Annotated[Path | None, typer.Option(metavar="FILE", help="What the user says, as sound.")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.wav", help="Where the sound goes.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where sound (.wav), arrays (.npy, .npz) or all of it (.json) go."
+        ),
     ] = None,
     params: Params = None,
     inputs: Inputs = None,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from mstarc.cli.guard import FINDINGS, USAGE, Failure
 from mstarc.cli.packages import import_from_here, link_package
-from mstarc.cli.values import extra_params, pairs, plain_value, typed_values
+from mstarc.cli.values import BINARY, LIST, extra_params, pairs, plain_value, typed_values
 
 if TYPE_CHECKING:
     from mstarc_runtime.abi.linked import Linked
-    from mstarc_runtime.program import ConductorProgram
+    from mstarc_runtime.program import ConductorProgram, Input
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,14 @@ def _param(text: str, kind: str) -> Any:
 
 
 def input_kinds(program: ConductorProgram, request: str | None) -> dict[str, str]:
-    """The kind of each input of a request, or of all requests if none is named."""
+    """The kind of each input of a request, or of all requests if none is named; `list:image` for a list of one medium."""
     entries = [entry for entry in program.ENTRIES if request in (None, entry.name)]
-    return {item.name: item.kind for entry in entries for item in entry.inputs}
+    return {item.name: _kind(item) for entry in entries for item in entry.inputs}
+
+
+def _kind(item: Input) -> str:
+    one = item.members[0] if item.kind == "parts" and len(item.members) == 1 else ""
+    return f"{LIST}{one}" if one in BINARY else item.kind
 
 
 def cores() -> int:

@@ -1,10 +1,12 @@
 """Values on the command line: `--input name=value`, `--param name=value`, and `--max-tokens 5`. Takes texts; gives Python values.
 
-A value is JSON where it reads as JSON, else text; `@FILE` is what a file holds. Where the kind of an input is known, a text stays text.
+A value is JSON where it reads as JSON, else text; `@FILE` is what a file holds, an array if it is a .npy file; `@FILE,@FILE` are the
+contents of several, for a list of media and for a video. Where the kind of an input is known, a text stays text.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,9 @@ from mstarc.cli.guard import USAGE, Failure
 
 #: kinds of inputs that are given as bytes
 BINARY = ("bytes", "image", "audio", "video")
+#: how the kind of a list of one medium begins: `list:image`
+LIST = "list:"
+_NPY = b"\x93NUMPY"
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
@@ -44,10 +49,16 @@ def _no_constant(name: str) -> Any:
 
 def typed_value(text: str, kind: str, option: str) -> Any:
     """The value of an input of a kind (text, bytes, image, …). Raises Failure (usage) if its file cannot be read."""
+    if kind.startswith(LIST) or (kind == "video" and ",@" in text):
+        if not text.startswith("@"):
+            return plain_value(text)
+        return [_read(Path(part.removeprefix("@")), option) for part in text.split(",@")]
     if text.startswith("@"):
         data = _read(Path(text[1:]), option)
         if kind in BINARY:
             return data
+        if data.startswith(_NPY):
+            return _array(data, text[1:])
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -55,6 +66,16 @@ def typed_value(text: str, kind: str, option: str) -> Any:
     elif kind in BINARY:
         raise Failure(f"`{option}` is {kind}: give a file as `@FILE`", USAGE)
     return text if kind == "text" else plain_value(text)
+
+
+def _array(data: bytes, name: str) -> Any:
+    """The array of a .npy file. Raises Failure (usage) if it is broken."""
+    import numpy as np
+
+    try:
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise Failure(f"`{name}` is a broken .npy file: {error}", USAGE) from None
 
 
 def _read(path: Path, option: str) -> bytes:

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mstarc.cli.guard import Failure
 from mstarc.cli.serving import with_threads
 from mstarc.cli.values import extra_params, pairs, plain_value, typed_value
 from mstarc_runtime.abi.linked import Linked, RankLink
@@ -140,6 +142,15 @@ def test_values(tmp_path: Path) -> None:
     assert typed_value(f"@{file}", "image", "--x") == b"[7]"
     assert typed_value(f"@{file}", "tensor", "--x") == [7]
     assert typed_value(f"@{file}", "text", "--x") == "[7]"
+    np.save(tmp_path / "a.npy", np.arange(3))
+    assert typed_value(f"@{tmp_path / 'a.npy'}", "tensor", "--x").tolist() == [0, 1, 2]
+    assert typed_value(f"@{file},@{file}", "list:image", "--x") == [b"[7]", b"[7]"]
+    assert typed_value(f"@{file}", "list:image", "--x") == [b"[7]"]
+    assert typed_value(f"@{file},@{file}", "video", "--x") == [b"[7]", b"[7]"]
+    assert typed_value('[{"data": "YQ=="}]', "list:image", "--x") == [{"data": "YQ=="}]
+    (tmp_path / "b.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(Failure, match=r"is a broken \.npy file"):
+        typed_value(f"@{tmp_path / 'b.npy'}", "tensor", "--x")
     assert extra_params(["--a-b", "-1", "--c=x y"]) == {"a_b": -1, "c": "x y"}
     assert extra_params(["--on", "--off", "false"], lambda name: True) == {"on": True, "off": False}
 

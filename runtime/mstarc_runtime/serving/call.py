@@ -1,4 +1,4 @@
-"""`mstarc call`: one request without a server. The answer goes to stdout as it comes, audio to a file, the times to stderr."""
+"""`mstarc call`: one request without a server. The answer goes to stdout as it comes, sound and arrays to a file, the times to stderr."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from mstarc_runtime.conductor.engine import DEADLINE_S, Engine
 from mstarc_runtime.conductor.params import check_inputs
 from mstarc_runtime.conductor.requests import Event, RequestRun
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.program import Entry, Part
-from mstarc_runtime.serving.audio import pcm16, wav
+from mstarc_runtime.serving.audio import pcm16
 from mstarc_runtime.serving.playback import Playback
+from mstarc_runtime.serving.saving import check_output, save, told
 from mstarc_runtime.serving.surface import Surface
 from mstarc_runtime.serving.terminal import Status
 from mstarc_runtime.serving.text import TextReader
+from mstarc_runtime.serving.walks import read_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,17 @@ def _read(path: Path) -> bytes:
 class Telling:
     """Shows a request's events, keeps its audio and measures it."""
 
-    def __init__(self, surface: Surface | None, out: TextIO | None = None) -> None:
+    def __init__(self, surface: Surface | None, out: TextIO | None = None, reader: TextReader | None = None) -> None:
+        """`reader` makes text of ids; without it they are those of the surface's decoder, and without that shown as they are."""
         self._out = sys.stdout if out is None else out
-        self._reader = TextReader(surface.decoder if surface is not None else None)
+        known = surface.decoder if surface is not None else None
+        self._reader = reader if reader is not None or known is None else TextReader(known)
         self._rate = surface.rate if surface is not None else 24000
         self._mid_line = False
         self._start = time.monotonic()
         self._first_text: float | None = None
         self._playback = Playback(self._start)
+        self._ids = 0
         self.pcm = bytearray()
 
     @property
@@ -110,7 +117,7 @@ class Telling:
         if event.modality == "text":
             if self._first_text is None:
                 self._first_text = event.time - self._start
-            self._write(self._reader.push(event.value))
+            self._write(self._text(event.value))
         elif event.modality == "audio":
             self._rate = int(event.attributes.get("rate", self._rate))
             pcm = pcm16(event.value)
@@ -118,12 +125,19 @@ class Telling:
             self._playback.add(event.time, len(pcm) // 2, self._rate)
         else:
             self.end_line()
-            self._write(f"{event.modality}: {event.value}")
+            self._write(f"{event.modality}: {told(event.value)}")
             self.end_line()
+
+    def _text(self, value: Any) -> str:
+        """Text as it is; ids as text, or with spaces between them if there is nothing that reads them."""
+        if self._reader is not None:
+            return self._reader.push(value)
+        self._ids += 0 if isinstance(value, str) else np.size(value)
+        return value if isinstance(value, str) else "".join(f"{int(token)} " for token in np.ravel(value))
 
     def finish(self) -> None:
         """No more events."""
-        self._write(self._reader.finish())
+        self._write("" if self._reader is None else self._reader.finish())
         self.end_line()
 
     def end_line(self) -> None:
@@ -150,7 +164,8 @@ class Telling:
         lines = [] if self._first_text is None else [f"first token  {self._first_text:8.3f} s"]
         if heard.first_s is not None:
             lines.append(f"first audio  {heard.first_s:8.3f} s")
-        tokens, causes = self._reader.ids, ", ".join(f"{loop}: {why}" for loop, why in run.outcome.causes.items())
+        tokens = self._ids if self._reader is None else self._reader.ids
+        causes = ", ".join(f"{loop}: {why}" for loop, why in run.outcome.causes.items())
         rate = f"   {tokens} tokens, {tokens / total:.1f} per second" if tokens else ""
         lines.append(f"total        {total:8.3f} s{rate}{f'   ({causes})' if causes else ''}")
         if heard.first_s is not None:
@@ -175,20 +190,23 @@ class Prepared:
 def prepare(engine: Engine, surface: Surface | None, call: Call) -> Prepared:
     """Everything about a call that needs no started engine. Raises BadRequest."""
     entry = choose_entry(engine, surface, call.request)
-    outputs = {modality for modality, _ in entry.outputs}
-    if call.output is not None and "audio" not in outputs:
-        raise BadRequest(f"request `{entry.name}` gives no audio to write to {call.output}", "output")
-    inputs = gather_inputs(entry, surface, call)
+    if call.output is not None:
+        check_output(call.output, entry.name, [modality for modality, _ in entry.outputs])
+    inputs = read_inputs(entry, gather_inputs(entry, surface, call))
     check_inputs(entry, inputs)
-    return Prepared(entry.name, inputs, call.wants | ({"audio"} if call.output is not None else set()))
+    heard = call.output is not None and call.output.suffix == ".wav"
+    return Prepared(entry.name, inputs, call.wants | ({"audio"} if heard else set()))
 
 
 async def call_engine(engine: Engine, prepared: Prepared, call: Call, status: Status, telling: Telling) -> None:
     """Run one request on a started engine and show it. Raises RuntimeFault."""
     run = await engine.submit(prepared.entry, prepared.inputs, call.params, prepared.wants, call.seed, call.deadline_s)
+    kept: list[Event] = []
     try:
         async for event in run.events():
             telling.take(event)
+            if call.output is not None and event.modality != "audio":
+                kept.append(event)
         telling.finish()
     finally:
         run.cancel()  # nothing, if it has ended
@@ -196,14 +214,4 @@ async def call_engine(engine: Engine, prepared: Prepared, call: Call, status: St
     for line in telling.times(run):
         status.say(line)
     if call.output is not None:
-        _write_wav(call.output, bytes(telling.pcm), telling.rate, status)
-
-
-def _write_wav(path: Path, pcm: bytes, rate: int, status: Status) -> None:
-    if not pcm:
-        raise RequestFailed(f"no audio came; {path} was not written")
-    try:
-        path.write_bytes(wav(pcm, rate))
-    except OSError as error:
-        raise RequestFailed(f"{path} cannot be written: {error.strerror}") from None
-    status.say(f"wrote {path}: {len(pcm) / 2 / rate:.2f} s at {rate} Hz")
+        status.say(save(call.output, kept, bytes(telling.pcm), telling.rate))

@@ -25,8 +25,9 @@ from mstarc_runtime.serving.body import MAX_BYTES
 from mstarc_runtime.serving.call import Call, Telling, call_engine, prepare
 from mstarc_runtime.serving.server import FAILED, OK, listen, on_signals, serve
 from mstarc_runtime.serving.service import Options
-from mstarc_runtime.serving.surface import chat_surface
+from mstarc_runtime.serving.surface import chat_surface, text_decoder
 from mstarc_runtime.serving.terminal import Status
+from mstarc_runtime.serving.text import reader_of
 
 WRONG, INTERRUPTED = 2, 130
 KEY_VARIABLE = "MSTARC_API_KEY"
@@ -89,7 +90,7 @@ def call_once(
     seed: int | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> int:
-    """Run one request on worker processes started for it. Text goes to stdout as it comes, audio to `output` as WAV, times to stderr."""
+    """Run one request on worker processes started for it. Text goes to stdout as it comes, sound or arrays to `output`, times to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     call = Call(inputs or {}, params or {}, frozenset(wants), request, text, audio, output, seed, deadline_s)
     status = Status()
@@ -124,7 +125,8 @@ async def _call(linked: Linked, call: Call, status: Status) -> None:
         prepared = prepare(engine, surface, call)  # before the weights: what is wrong here is told at once
         await engine.start(status.step)
         status.loaded(linked.model)
-        await call_engine(engine, prepared, call, status, Telling(surface))
+        reader = reader_of(text_decoder(linked, engine.externs))
+        await call_engine(engine, prepared, call, status, Telling(surface, reader=reader))
     finally:
         await engine.stop()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,15 +13,13 @@ from typing import Any
 from mstarc_runtime.abi.messages import Loading
 from mstarc_runtime.conductor.engine import DEADLINE_S, Engine
 from mstarc_runtime.conductor.requests import RequestRun
-from mstarc_runtime.errors import BadRequest, LoadError, RequestFailed, Unavailable
+from mstarc_runtime.errors import BadRequest, RequestFailed, Unavailable
 from mstarc_runtime.serving.body import MAX_BYTES
 from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.metrics import Metrics
 from mstarc_runtime.serving.sse import WRITE_S
 from mstarc_runtime.serving.surface import chat_surface, policy_surface, text_decoder
-from mstarc_runtime.serving.text import TextReader
-
-log = logging.getLogger("mstarc.serving")
+from mstarc_runtime.serving.text import TextReader, reader_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +67,9 @@ class Service:
 
     def text_reader(self) -> TextReader | None:
         """What makes text of the ids of one request; None if the model names no decoder, or its checkpoint lacks what that needs."""
-        if self._decoder is None:
-            return None
-        try:
-            return TextReader(self._decoder)
-        except LoadError as error:
-            log.warning("text is shown as ids: %s", error)
-            self._decoder = None
-            return None
+        found = reader_of(self._decoder)
+        self._decoder = None if found is None else self._decoder  # said once
+        return found
 
     def check_key(self, header: bytes | None) -> None:
         """Raises BadRequest (401) unless the `Authorization` header holds the key, if there is one.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from mstarc_runtime.errors import RequestFailed
+from mstarc_runtime.errors import LoadError, RequestFailed
+
+log = logging.getLogger("mstarc.serving")
 
 
 class TextDecoder(Protocol):
@@ -51,6 +54,15 @@ class StopCutter:
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that a stop string begins with."""
     return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def reader_of(decoder: Callable[[], TextDecoder] | None) -> TextReader | None:
+    """What makes text of the ids of one request; None if there is no decoder, or the checkpoint lacks what it needs (with a warning)."""
+    try:
+        return None if decoder is None else TextReader(decoder)
+    except LoadError as error:
+        log.warning("text is shown as ids: %s", error)
+        return None
 
 
 class TextReader:

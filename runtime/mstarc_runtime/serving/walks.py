@@ -153,6 +153,8 @@ def _input(item: Input, value: Any) -> Any:
 
 def _part(value: Any, field: str, item: Input) -> Part:
     """A part of its kind. Where only one medium can stand, its content alone is enough."""
+    if isinstance(value, Part):
+        return value
     bare = is_array_object(value) or (isinstance(value, dict) and value.keys() == {"data"})
     if len(item.members) == 1 and item.members[0] in _MEDIA and (bare or isinstance(value, str | bytes | np.ndarray)):
         return Part(item.members[0], role="user", data=read_medium(value, field))
