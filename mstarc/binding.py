@@ -22,8 +22,10 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label, Rule
-from mstarc.ir.core import Program
+from mstarc.ir.core import ForParts, Program
 from mstarc.ir.types import Expr, ListOf, Lit
+from mstarc.ir.visit import every_op
+from mstarc.plan.cost_table import Cost, NodeCost, OpCost
 from mstarc.source import SourceFile, Span
 
 DEEPEST = 40  # levels of a binding file
@@ -118,6 +120,7 @@ class Binding(BaseModel):
     externs: dict[str, DottedPath] = {}
     modalities: dict[str, Tree] = {}
     chat: Chat | None = None
+    cost: Cost = Cost()
 
     def value(self, path: str) -> Value | None:
         """The config value at `section.key`."""
@@ -271,6 +274,8 @@ def _keys_at(path: Path) -> list[str]:
         return [f.alias or name for name, f in Binding.model_fields.items()]
     models: dict[str, type[BaseModel]] = {"checkpoints": Checkpoint, "chat": Chat}
     model = models.get(path[0], Component)
+    if path[0] == "cost":
+        model = OpCost if "ops" in path[:-1] else NodeCost if "nodes" in path[:-1] else Cost
     return [f.alias or name for name, f in model.model_fields.items()]
 
 
@@ -313,6 +318,7 @@ def check_binding(bound: Bound, program: Program, report: Collector) -> None:
     _match("node", "components", nodes, binding.components, bound, report)
     _match("extern", "externs", externs, binding.externs, bound, report)
     _match_outputs(bound, program, report)
+    _match_costs(bound, program, report)
     for config in program.configs:
         if config.path and binding.value(config.path) is None:
             _missing_config(config.name, config.path, config.span, bound, report)
@@ -378,6 +384,26 @@ def _match_outputs(bound: Bound, program: Program, report: Collector) -> None:
         _stranger("chat.input", chat.input, f"no input of `{chat.request}`", inputs, ("chat", "input"), bound, report)
 
 
+def _match_costs(bound: Bound, program: Program, report: Collector) -> None:
+    """Nodes, ops, results of externs and parts that the `cost` section names."""
+    cost = bound.binding.cost
+    ops = {node.name: [op.name for op in node.ops] for node in program.nodes}
+    lists = (op for request in program.requests for op in every_op(request.body) if isinstance(op, ForParts))
+    parts = sorted({case.kind for loop in lists for case in loop.cases})
+    results = [f"{extern.name}.{port.name}" for extern in program.externs for port in extern.results]
+    named = [("parts", name, "no part that a request tells apart", parts) for name in cost.parts]
+    named += [("values", name, "no result of an extern", results) for name in cost.values]
+    named += [("nodes", name, "no node of the model", list(ops)) for name in cost.nodes]
+    for section, name, what, known in named:
+        if name not in known:
+            _stranger(f"cost.{section}", name, what, known, ("cost", section, name), bound, report)
+    for node, given in cost.nodes.items():
+        for op in given.ops:
+            if op not in ops.get(node, [op]):
+                path = ("cost", "nodes", node, "ops", op)
+                _stranger(f"cost.nodes.{node}.ops", op, f"no op of `{node}`", ops[node], path, bound, report)
+
+
 def _stranger(
     key: str, name: str, what: str, known: Iterable[str], path: Path, bound: Bound, report: Collector
 ) -> None:
@@ -417,9 +443,10 @@ def with_config(program: Program, binding: Binding) -> Program:
     configs = []
     for config in program.configs:
         value = binding.value(config.path) if config.path else None
-        configs.append(config if value is None else replace(config, expr=_literal(value)))
+        configs.append(config if value is None else replace(config, expr=literal_of(value)))
     return replace(program, configs=tuple(configs))
 
 
-def _literal(value: Value) -> Expr:
-    return ListOf(tuple(_literal(v) for v in value)) if isinstance(value, list) else Lit(value)
+def literal_of(value: Value) -> Expr:
+    """A config value as an expression."""
+    return ListOf(tuple(literal_of(v) for v in value)) if isinstance(value, list) else Lit(value)

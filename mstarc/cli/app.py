@@ -251,12 +251,23 @@ def plan(
     folder: Folder,
     placement: Placement = None,
     checkpoints: Checkpoints = None,
+    request: RequestName = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--given", metavar="MODALITY", help="What the request brings. May be repeated.")
+    ] = None,
+    wants: Wants = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A param, or a length such as T=100. May be repeated."),
+    ] = None,
     format: Product = ProductFormat.text,
 ) -> int:
-    """Show a package under a placement: ranks, streams and why they progress, KV bytes. JSON is the linked program."""
+    """Show a package under a placement: ranks, streams and why they progress, KV bytes, and what a request costs."""
+    from mstarc.cli.costs import CostCall
     from mstarc.cli.planning import run_plan
 
-    return run_plan(folder, placement, checkpoints or (), format.value)
+    costs = CostCall(request or "", given or (), wants or (), values or ())
+    return run_plan(folder, placement, checkpoints or [], format.value, costs)
 
 
 @app.command(rich_help_panel="Specs")

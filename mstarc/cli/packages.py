@@ -18,6 +18,7 @@ from mstarc.diagnostics.core import Collector
 
 if TYPE_CHECKING:
     from mstarc.plan.model import Plan
+    from mstarc.plan.placement import Placement
     from mstarc_runtime.abi.linked import Linked
 
 
@@ -31,6 +32,7 @@ class Package:
     folder: Path
     plan: Plan
     linked: Linked
+    placement: Placement
 
 
 def read_package(folder: str) -> Plan:
@@ -77,7 +79,8 @@ def link_package(folder: str, placement: str | None, checkpoints: Mapping[str, s
         raise Failure(
             f"`{folder}` cannot be linked" + (f" under placement `{placement}`" if placement else ""), FINDINGS
         )
-    return Package(Path(folder), plan, linked)
+    assert placed is not None
+    return Package(Path(folder), plan, linked, placed)
 
 
 def _bound_to(plan: Plan, checkpoints: Mapping[str, str]) -> Plan:

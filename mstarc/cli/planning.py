@@ -1,14 +1,17 @@
-"""`mstarc plan`: what a package is under a placement. Takes a linked package; prints ranks, streams, KV caches, or the linked program.
+"""`mstarc plan`: what a package is under a placement. Takes a linked package; prints ranks, streams, KV caches and
+what requests cost, or the same as JSON.
 
 KV bytes of one entry are 2 * layers * kv_heads * head_dim numbers, keys and values of every layer.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mstarc.cli.costs import CostCall, cost_data, cost_lines, cost_tables, estimates
 from mstarc.cli.findings import colours
 from mstarc.cli.guard import OK
 from mstarc.cli.packages import Package, link_package
@@ -16,6 +19,7 @@ from mstarc.cli.values import pairs
 from mstarc_runtime.abi.chunks import capacity_sum, policy_of
 
 if TYPE_CHECKING:
+    from mstarc.plan.cost import Estimate
     from mstarc.plan.model import Plan
     from mstarc_runtime.abi.linked import CacheLink, Linked, StreamLink
 
@@ -24,25 +28,37 @@ NUMBER = 4  # bytes of an f32
 Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 
-def run_plan(folder: str, placement: str | None, checkpoints: Sequence[str], format: str) -> int:
+def run_plan(folder: str, placement: str | None, checkpoints: Sequence[str], format: str, costs: CostCall) -> int:
     """Print the plan of a package."""
     package = link_package(folder, placement, pairs(checkpoints, "--checkpoint"))
     if format == "json":
         import msgspec
 
-        data = msgspec.json.format(msgspec.json.encode(package.linked, order="sorted"), indent=2)
-        sys.stdout.write(data.decode() + "\n")
+        data = msgspec.to_builtins(package.linked)
+        data["costs"] = [cost_data(found) for found in estimates(package, costs)]
+        sys.stdout.write(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
         return OK
-    _print(package)
+    found = estimates(package, costs)
+    _print(package, found)
     return OK
 
 
-def _print(package: Package) -> None:
+def _print(package: Package, found: Sequence[Estimate]) -> None:
     linked = package.linked
     placed = f" under {linked.placement}" if linked.placement else ", everything on one rank"
     print(f"{linked.model}{placed}; digest {linked.digest[:12]}")
     for table in tables(linked, package.plan):
         _draw(table)
+    for estimate in found:
+        print(f"\ncosts of {estimate.shape}")
+        for table in cost_tables(estimate) if len(found) == 1 else ():
+            if table[2]:
+                _draw(table)
+        print("\n" * (len(found) == 1) + "\n".join(cost_lines(estimate)))
+    if len(found) > 1:
+        print("\n`--request NAME` shows the calls of one")
+    if not found:
+        print(f"\nno costs: {package.plan.spec.path} is not the spec that the package was made from")
 
 
 def tables(linked: Linked, plan: Plan) -> Iterator[Table]:

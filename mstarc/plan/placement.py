@@ -4,6 +4,7 @@ default = 0             # the rank of every node that [place] does not name; 0 i
 [ranks.0]
 device = "cpu"
 threads = 1             # 0 or left out: chosen when the workers start
+chip = "h200"           # a device of `mstarc.plan.chips`, for estimates; left out: `mstarc plan` counts, and gives no times
 [place]
 voice = 1
 """
@@ -21,19 +22,21 @@ from typing import Any
 from mstarc.binding import nearest
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Rule
+from mstarc.plan.chips import CHIPS
 from mstarc.plan.rules import MC606, MC607, MC608, MC609
 from mstarc.source import SourceFile, Span
 
-_RANK_KEYS = ("device", "threads")
+_RANK_KEYS = ("device", "threads", "chip")
 _KEYS = ("default", "ranks", "place")
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One rank: a process on a device. threads 0 = chosen at start."""
+    """One rank: a process on a device. threads 0 = chosen at start. chip: its name in `mstarc.plan.chips`, or ""."""
 
     device: str = "cpu"
     threads: int = 0
+    chip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,16 @@ def _rank(key: str, table: Mapping[str, Any], source: SourceFile, report: Collec
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
         at = _find(source, f"ranks.{key}", "threads")
         report.report(MC608, f"`threads` of rank {key} is not a number from 0 to 1024", at)
-    return RankPlace(str(device), threads if isinstance(threads, int) else 0)
+    return RankPlace(str(device), threads if isinstance(threads, int) else 0, _chip(key, table, source, report))
+
+
+def _chip(key: str, table: Mapping[str, Any], source: SourceFile, report: Collector) -> str:
+    chip = table.get("chip", "")
+    if not isinstance(chip, str) or (chip and chip not in CHIPS):
+        at = _find(source, f"ranks.{key}", "chip")
+        known = ", ".join(f"`{name}`" for name in CHIPS)
+        report.report(MC606, f"rank {key} is on chip {_shown(chip)}, which is not known", at, help=f"known are {known}")
+    return chip if isinstance(chip, str) else ""
 
 
 def _place(table: Mapping[str, Any], ranks: int, source: SourceFile, report: Collector) -> dict[str, int]:
