@@ -83,7 +83,7 @@ def test_what_cannot_be_linked_is_a_finding_in_the_placement(
 
 def test_wrong_calls(mstarc: Command, tmp_path: Path) -> None:
     unknown = mstarc("plan", ASK, "-p", "9xgpu")
-    assert (unknown.status, "1xcpu, 2xcpu" in unknown.err) == (2, True)
+    assert (unknown.status, "1xcpu, 1xh200, 2xcpu" in unknown.err) == (2, True)
     assert mstarc("plan", "nowhere").status == 2
     assert mstarc("plan", "specs/ask.walk").status == 2
     empty = mstarc("plan", tmp_path)
@@ -99,3 +99,67 @@ def test_the_inequality_that_admits_progress() -> None:
     assert progress(stream("left_context", {"chunk": 25, "left": 10}, 32)) == "32 < 35 = 1 + 25 + 10 - gcd(1, 25)"
     assert progress(stream("sliding_window", {"size": 4, "stride": 2}, 4)).startswith("4 >= 4 = ")
     assert progress(stream("fixed", {"size": 1}, "param:max_steps+2")) == "max_steps+2 >= 1 = 1 + 1 - gcd(1, 1)"
+
+
+BAGEL = "generated/bagel"
+
+
+def test_bagel_on_one_h200(mstarc: Command) -> None:
+    """90 branch-steps from text, 147 when an image is edited; the branch of an equal context is not run."""
+    ran = mstarc("plan", BAGEL, "-p", "1xh200", "--given", "text", "--wants", "image")
+    assert ran.status == 0, ran.err
+    assert table(ran.out, "branches") == [
+        ["draw.denoise", "41", "2 (v, a)", "82", "-"],
+        ["draw.denoise", "8", "1 (v)", "8", "-"],
+        ["draw.denoise", "49", "in all", "90", "-"],
+    ]
+    assert {row[1]: row[8] for row in table(ran.out, "calls")}["llm.velocity"] == "compute"
+    edited = mstarc("plan", BAGEL, "-p", "1xh200", "--given", "image", "--given", "text", "--wants", "image")
+    assert table(edited.out, "branches") == [["draw.denoise", "49", "3 (v, a, b)", "147", "-"]]
+    guided = mstarc("plan", BAGEL, "-p", "1xh200", "--given", "text", "--wants", "image", "--set", "cfg_img=2")
+    assert table(guided.out, "branches")[0] == ["draw.denoise", "41", "2 (v, a)", "82", "b: an equal context"]
+
+
+def test_costs_as_json(mstarc: Command) -> None:
+    args = ("plan", BAGEL, "-p", "1xh200", "--given", "text", "--wants", "image", "--set", "height=512", "--set", "T=9")
+    ran = mstarc(*args, "--format", "json")
+    assert msgspec.json.decode(ran.out, type=Linked).model == "bagel"
+    (costs,) = json.loads(ran.out)["costs"]
+    assert [(b["iterations"], b["steps"]) for b in costs["branches"]] == [(41, 82), (8, 8)]
+    assert costs["assumed"]["T"] == "9 (set)" and costs["chips"] == {"0": "h200"}
+    assert costs["memory"][0]["weights"] > 29e9 and costs["seconds"] < 7
+
+
+def test_costs_of_a_request_that_is_refused(mstarc: Command) -> None:
+    for args, says in (
+        (("--given", "audio"), "audio"),
+        (("--wants", "video"), "video"),
+        (("--request", "talk"), "talk"),
+        (("--set", "steps=1"), "steps"),
+        (("--set", "T=x"), "T"),
+        (("--set", "steps"), "name=value"),
+    ):
+        ran = mstarc("plan", BAGEL, *args)
+        assert (ran.status, says in ran.err) == (2, True), (args, ran.err)
+
+
+def test_several_requests_are_summed_up(mstarc: Command) -> None:
+    ran = mstarc("plan", "generated/vjepa2_ac", "-p", "1xh200")
+    assert ran.out.count("\ncosts of ") == 5 and "\ncalls\n" not in ran.out and "--request NAME" in ran.out
+    one = mstarc("plan", "generated/vjepa2_ac", "-p", "1xh200", "--request", "rollout", "--set", "horizon=4")
+    assert {row[1]: row[3] for row in table(one.out, "calls")} == {"encoder.frames": "1", "predictor.step": "4"}
+
+
+def test_no_costs_of_a_spec_that_has_changed(mstarc: Command, project: Path) -> None:
+    spec = project / "specs/hello.walk"
+    spec.write_text(spec.read_text() + "\n# more\n")
+    ran = mstarc("plan", "generated/hello")
+    assert ran.status == 0 and "no costs" in ran.out
+    asked = mstarc("plan", "generated/hello", "--set", "n=1")
+    assert asked.status == 1 and "not the spec" in asked.err
+
+
+def test_a_chip_that_is_not_known(mstarc: Command, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('[ranks.0]\ndevice = "cuda:0"\nchip = "h2000"\n')
+    ran = mstarc("plan", BAGEL, "-p", tmp_path / "p.toml")
+    assert ran.status != 0 and "MC606" in ran.err and "`h200`" in ran.err
