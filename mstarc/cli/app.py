@@ -50,6 +50,13 @@ class PictureFormat(StrEnum):
     dot = "dot"
 
 
+class Precision(StrEnum):
+    """In what weights and KV caches are kept."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
 def verb(command: Callable[P, int]) -> Callable[P, None]:
     """A command whose result is the exit status and that raises nothing else."""
 
@@ -364,3 +371,23 @@ def call(
             extra=context.args,
         )
     )
+
+
+@app.command(rich_help_panel="Run")
+@verb
+def verify(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="Reference data: cases.json, cases.safetensors, config.json and weights."),
+    ],
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model it is of. Default: the folder's name.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[Precision, typer.Option(help="Of weights and KV caches.")] = Precision.float32,
+    format: Product = ProductFormat.text,
+) -> int:
+    """Run reference data through a model's components on the paged engine and show every error beside its tolerance."""
+    from mstarc.cli.verifying import run_verify
+
+    return run_verify(folder, model, device, dtype.value, format.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def run_server(
 ) -> int:
     """Serve until a signal comes."""
     linked = with_threads(link_package(folder, placement, pairs(checkpoints, "--checkpoint")).linked, cores())
-    serving = _runtime()
+    serving = runtime_module("mstarc_runtime.serving.cli")
     options: dict[str, Any] = {} if deadline is None else {"deadline_s": deadline}
     return int(serving.run_server(linked, host, port, **options))
 
@@ -50,7 +51,7 @@ def run_call(call: OneCall) -> int:
     """Run one request: the answer to stdout, audio to a file, the times to stderr."""
     checkpoints = pairs(call.checkpoints, "--checkpoint")
     linked = with_threads(link_package(call.folder, call.placement, checkpoints).linked, cores())
-    serving = _runtime()
+    serving = runtime_module("mstarc_runtime.serving.cli")
     program = _conductor(linked)
     kinds = input_kinds(program, call.request)
     options: dict[str, Any] = {} if call.deadline is None else {"deadline_s": call.deadline}
@@ -115,11 +116,11 @@ def with_threads(linked: Linked, cores: int) -> Linked:
     return replace(linked, ranks=ranks)
 
 
-def _runtime() -> Any:
-    """The runtime's serving module. Raises Failure if what it needs is not installed."""
+def runtime_module(name: str) -> Any:
+    """A module of the runtime. Raises Failure if what it needs is not installed."""
     import_from_here()
     try:
-        from mstarc_runtime.serving import cli
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "mstarc_runtime":
             raise
@@ -128,7 +129,6 @@ def _runtime() -> Any:
             FINDINGS,
             help="pip install 'mstarc[runtime]'",
         ) from None
-    return cli
 
 
 def _conductor(linked: Linked) -> ConductorProgram:
