@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from mstarc import __version__
 from mstarc.binding import Binding
 from mstarc.ir.core import Extern, Invoke, Loop, OpAttrs, OpDecl, Port, Program, Request, Stream, Walk
-from mstarc.ir.text import print_expr, print_type
+from mstarc.ir.text import print_expr, print_type, print_walk
 from mstarc.ir.types import Expr
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Effect, Names, effects_of
@@ -158,6 +158,7 @@ def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
         samplers=_named(touched, "sampler"),
         externs=sorted({op.name for op in every_op(walk.body) if isinstance(op, Extern)}),
         loops=[_loop(walk, loop, regions, names) for loop in loops],
+        body=print_walk(walk).splitlines(),
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mstarc.ir.core import Walk
 from mstarc.ir.fold import FoldError, Scope, fold
+from mstarc.ir.text import HEADER, parse_program
 from mstarc.ir.text.lexer import Cursor
 from mstarc.ir.text.read_expressions import read_expr, read_type
 from mstarc.ir.types import Binary, Expr, Ref, Type, ValueId
@@ -20,6 +22,12 @@ def parse_expr(text: str) -> Expr:
 def parse_type(text: str) -> Type:
     """A type from the IR's text form."""
     return read_type(Cursor(text))
+
+
+def walks_of(plan: Plan) -> tuple[Walk, ...]:
+    """The walks of a plan as IR."""
+    lines = [HEADER, f"model {plan.model}", *(line for walk in plan.walks for line in walk.body)]
+    return parse_program("\n".join(lines) + "\n").walks
 
 
 class ConfigScope(Scope):

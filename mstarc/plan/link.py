@@ -6,18 +6,23 @@ placed, or needs something that is not built, is a finding with a code; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mstarc.binding import nearest
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Rule
+from mstarc.ir.core import Invoke
 from mstarc.ir.fold import FoldError
-from mstarc.plan.evaluate import ConfigScope
+from mstarc.ir.visit import every_op
+from mstarc.plan.evaluate import ConfigScope, walks_of
+from mstarc.plan.layout import Layout, binds_of, layouts_of
+from mstarc.plan.limits import report_limits
 from mstarc.plan.link_loops import link_loops
 from mstarc.plan.link_ops import link_node, link_sampler, link_stream_args, stream_capacity
 from mstarc.plan.model import Plan, WalkPlan
+from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
 from mstarc.plan.rules import MC606, MC607
 from mstarc.source import Span
@@ -39,21 +44,32 @@ def link(
     package: Path,
     report: Collector,
     overrides: Mapping[str, Any] | None = None,
+    limits: Collector | None = None,
 ) -> Linked | None:
-    """The linked program, or None after findings. overrides: `section.key` -> value of a checkpoint's config."""
-    linker = _Linker(plan, placement, package, report, overrides or {})
+    """The linked program, or None after findings. overrides: `section.key` -> value of a checkpoint's config.
+
+    limits: takes the findings about what the runtime cannot run yet, so that the rest can be looked at; `report` if left out.
+    """
+    linker = _Linker(plan, placement, package, report, overrides or {}, report if limits is None else limits)
     linked = linker.link()
     return None if report.failed else linked
 
 
 class _Linker:
     def __init__(
-        self, plan: Plan, placement: Placement, package: Path, report: Collector, overrides: Mapping[str, Any]
+        self,
+        plan: Plan,
+        placement: Placement,
+        package: Path,
+        report: Collector,
+        overrides: Mapping[str, Any],
+        limits: Collector,
     ) -> None:
         self.plan = plan
         self.placement = placement
         self.package = package
         self.report = report
+        self.limits = limits
         self.overrides = overrides
         self.scope = ConfigScope(plan, overrides)
         self.spec = str(package / plan.spec.path)
@@ -71,18 +87,18 @@ class _Linker:
                     f"context `{context.name}` has no `max`, so nothing bounds what a request may need of it",
                     help_text=f"say `context {context.name} on {context.cache} max N`",
                 )
-        ranks = self._walk_ranks()
         if self.report.failed:
             return None
-        self._check_shared(ranks)
-        streams = self._streams(ranks)
+        layouts = layouts_of(self.plan, self.placement)
+        report_limits(self.plan, self.placement, layouts, moves_of(layouts), self.spec, self.limits)
+        streams = self._streams({name: layout.home for name, layout in layouts.items()})
         try:
-            return self._linked(ranks, streams)
+            return self._linked(layouts, streams)
         except FoldError as error:
             self.fault(MC607, str(error))
             return None
 
-    def _linked(self, ranks: Mapping[str, int], streams: list[StreamLink]) -> Linked:
+    def _linked(self, layouts: Mapping[str, Layout], streams: list[StreamLink]) -> Linked:
         plan, scope = self.plan, self.scope
         return Linked(
             abi=plan.abi,
@@ -107,8 +123,8 @@ class _Linker:
             ],
             samplers=[link_sampler(s, scope) for s in plan.samplers],
             streams=streams,
-            walks=[_walk(walk, ranks[walk.name]) for walk in plan.walks],
-            loops=link_loops(plan, ranks, scope),
+            walks=[_walk(walk, layouts[walk.name]) for walk in plan.walks],
+            loops=link_loops(plan, layouts, scope),
             externs=plan.binding.externs,
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())
@@ -148,65 +164,36 @@ class _Linker:
     # ----------------------------------------------------------------------------------------------------------- ranks
 
     def _check_names(self) -> None:
+        """Every name of the placement is a node, an op, a walk, or a value that a call of its walk binds."""
         known = [node.name for node in self.plan.nodes]
-        for node in self.placement.place:
-            if node not in known:
-                near = nearest(node, known)
-                help_text = f"did you mean `{near}`?" if near else "nodes: " + ", ".join(f"`{name}`" for name in known)
-                message = f"the placement names node `{node}`, which model `{self.plan.model}` does not have"
-                self.fault(MC606, message, self.placement.where(node), help_text)
+        ops = [f"{node.name}.{op.name}" for node in self.plan.nodes for op in node.ops]
+        bound = {
+            walk.name: [name for op in every_op(walk.body) if isinstance(op, Invoke) for name in binds_of(op)]
+            for walk in walks_of(self.plan)
+        }
+        self._check_table(self.placement.place, known, ops, "place")
+        for walk, table in self.placement.walks.items():
+            if walk in bound:
+                self._check_table(table, [*known, *bound[walk]], ops, f"walks.{walk}")
+            else:
+                self._unknown("walk", walk, list(bound), self.placement.where(f"walks.{walk}", ""))
         for node in known:
             if self.placement.partial and node not in self.placement.place:
                 message = f"node `{node}` is on no rank: [place] does not name it, and there is no `default`"
                 self.fault(rules.MC601, message, self.placement.where("place", ""), f"say `{node} = 0` under [place]")
 
-    def _walk_ranks(self) -> dict[str, int]:
-        """Rank by walk: that of its nodes, else that of a stream's other end, else 0."""
-        found: dict[str, int] = {}
-        for walk in self.plan.walks:
-            ranks = sorted({self.placement.rank_of(node) for node in walk.nodes})
-            if len(ranks) > 1:
-                self._split(walk, ranks)
-            elif ranks:
-                found[walk.name] = ranks[0]
-        for walk in self.plan.walks:
-            if walk.name not in found:
-                found[walk.name] = next(self._partners(walk, found), self.placement.default)
-        return found
+    def _check_table(self, table: Iterable[str], names: list[str], ops: list[str], title: str) -> None:
+        for name in table:
+            if name not in names and name not in ops:
+                kind, known = ("op", ops) if "." in name else ("node", names)
+                self._unknown(kind, name, known, self.placement.where(name, title))
 
-    def _partners(self, walk: WalkPlan, found: Mapping[str, int]) -> Iterator[int]:
-        return iter(
-            [
-                found[other.name]
-                for other in self.plan.walks
-                if other.name in found and (set(walk.sends) & set(other.takes) or set(walk.takes) & set(other.sends))
-            ]
+    def _unknown(self, kind: str, name: str, known: list[str], at: Span) -> None:
+        near = nearest(name, known)
+        help_text = f"did you mean `{near}`?" if near else f"{kind}s: " + ", ".join(f"`{name}`" for name in known)
+        self.fault(
+            MC606, f"the placement names {kind} `{name}`, which model `{self.plan.model}` does not have", at, help_text
         )
-
-    def _split(self, walk: WalkPlan, ranks: list[int]) -> None:
-        places = ", ".join(f"`{node}` on rank {self.placement.rank_of(node)}" for node in walk.nodes)
-        moved = next((node for node in walk.nodes if node in self.placement.place), walk.nodes[0])
-        message = f"walk `{walk.name}` is split over ranks {' and '.join(map(str, ranks))}: {places}"
-        help_text = f"not built yet: place every op of walk `{walk.name}` on one rank"
-        self.fault(rules.MC605, message, self.placement.where(moved), help_text)
-
-    def _check_shared(self, ranks: Mapping[str, int]) -> None:
-        """What walks share by state lives on one rank: contexts, and histories of samplers that look back."""
-        looking_back = {
-            s.name for s in self.plan.samplers if {"repetition_penalty", "min_tokens"} & s.settings.keys() or s.over
-        }
-        for kind, of in (("context", "contexts"), ("sampler", "samplers")):
-            homes: dict[str, set[int]] = {}
-            for walk in self.plan.walks:
-                for name in getattr(walk, of):
-                    homes.setdefault(name, set()).add(ranks[walk.name])
-            for name, used in homes.items():
-                if len(used) > 1 and (kind == "context" or name in looking_back):
-                    self._several(kind, name, used)
-
-    def _several(self, kind: str, name: str, used: set[int]) -> None:
-        message = f"{kind} `{name}` is used on ranks {' and '.join(map(str, sorted(used)))}"
-        self.fault(MC607, message, None, "not built yet: place the nodes of the walks that use it on one rank")
 
     # --------------------------------------------------------------------------------------------------------- streams
 
@@ -218,7 +205,8 @@ class _Linker:
             for ends, what in ((sources, "sent on from"), (sinks, "taken from on")):
                 if len(ends) > 1:
                     message = f"stream `{stream.name}` is {what} ranks {' and '.join(map(str, sorted(ends)))}"
-                    self.fault(MC607, message, None, "not built yet: place those walks on one rank")
+                    at, words = Span(self.spec, 0, 0), "not built yet: a stream with ends on several ranks"
+                    self.limits.report(MC607, message, at, help=f"{words}; place those walks on one rank")
             source = min(sources, default=min(sinks, default=0))
             sink = min(sinks, default=source)
             try:
@@ -243,10 +231,10 @@ class _Linker:
         return found
 
 
-def _walk(walk: WalkPlan, rank: int) -> WalkLink:
+def _walk(walk: WalkPlan, layout: Layout) -> WalkLink:
     return WalkLink(
         name=walk.name,
-        rank=rank,
+        rank=layout.home,
         nodes=walk.nodes,
         sends=walk.sends,
         takes=walk.takes,

@@ -1,4 +1,4 @@
-"""Launches of loops under a placement: how many iterations, and which consumers run in them. Takes a plan and ranks; gives `LoopLink`s."""
+"""Launches of loops under a placement: how many iterations, which consumers run in them. Takes a plan and layouts; gives `LoopLink`s."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from collections.abc import Mapping
 from mstarc.ir.fold import fold
 from mstarc.ir.types import Tensor
 from mstarc.plan.evaluate import ConfigScope, parse_type
+from mstarc.plan.layout import Layout
 from mstarc.plan.model import FusionPlan, LoopPlan, Plan, WalkPlan
 from mstarc_runtime.abi.linked import LoopLink, ShapeLink
 
 
-def link_loops(plan: Plan, ranks: Mapping[str, int], scope: ConfigScope) -> list[LoopLink]:
-    """Every loop of every walk, in the plan's order. ranks: walk -> rank. Raises FoldError."""
-    return [_loop(walk, loop, fused_with(plan, walk, loop, ranks), scope) for walk in plan.walks for loop in walk.loops]
+def link_loops(plan: Plan, layouts: Mapping[str, Layout], scope: ConfigScope) -> list[LoopLink]:
+    """Every loop of every walk, in the plan's order. A launch is of one rank, so loops of a split walk go step by step.
+
+    Raises FoldError.
+    """
+    return [
+        _loop(walk, loop, fused_with(plan, walk, loop, layouts), layouts[walk.name].split, scope)
+        for walk in plan.walks
+        for loop in walk.loops
+    ]
 
 
-def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, ranks: Mapping[str, int]) -> list[FusionPlan]:
-    """The fusions of a loop that are legal and whose two ends are on one rank.
+def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, layouts: Mapping[str, Layout]) -> list[FusionPlan]:
+    """The fusions of a loop that are legal and whose two ends are wholly on one rank.
 
     Several consumers run in one launch if they take the same number of iterations; else the first one sets the number, and the
     others stay apart.
@@ -27,12 +35,13 @@ def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, ranks: Mapping[str, i
         for fusion in plan.fusions
         if (fusion.producer, fusion.loop) == (walk.name, loop.label)
         and not fusion.apart
-        and ranks[fusion.consumer] == ranks[walk.name]
+        and layouts[fusion.consumer].ranks == layouts[walk.name].ranks
+        and not layouts[walk.name].split
     ]
     return [fusion for fusion in found if fusion.unroll == found[0].unroll]
 
 
-def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], scope: ConfigScope) -> LoopLink:
+def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, scope: ConfigScope) -> LoopLink:
     return LoopLink(
         walk=walk.name,
         label=loop.label,
@@ -40,7 +49,7 @@ def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], scope: Config
         region=loop.region,
         carry=[_shape(text, scope) for text in loop.carry],
         fixed=[_shape(text, scope) for text in loop.fixed],
-        unroll=0 if loop.whole else fused[0].unroll if fused else 1,
+        unroll=0 if loop.whole and not split else fused[0].unroll if fused else 1,
         fused=[fusion.stream for fusion in fused],
         ahead=loop.ahead,
         rollback=loop.rollback,

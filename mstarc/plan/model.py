@@ -158,7 +158,7 @@ class FusionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are sorted. line: where the spec says it (the source map)."""
+    """Names are sorted. line: where the spec says it (the source map). body: the walk in the IR's text form."""
 
     name: str
     line: int
@@ -169,6 +169,7 @@ class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
     samplers: list[str] = []
     externs: list[str] = []
     loops: list[LoopPlan] = []
+    body: list[str] = []
 
 
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,15 @@
 default = 0             # the rank of every node that [place] does not name; 0 if left out and there is one rank
 [ranks.0]
 device = "cpu"
+host = "a"              # ranks of one host share memory; left out: all ranks are on one host
 threads = 1             # 0 or left out: chosen when the workers start
 chip = "h200"           # a device of `mstarc.plan.chips`, for estimates; left out: `mstarc plan` counts, and gives no times
 [place]
 voice = 1
+"llm.read" = 0          # one op of a node; the more exact name wins
+llm = [1, 2]            # one node on several ranks at once: tensor parallelism
+[walks.draw]            # what is different in walk `draw`: nodes, ops, and single calls by the name that they bind
+a = 1
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mstarc.binding import nearest
 from mstarc.diagnostics import rules
@@ -26,35 +31,51 @@ from mstarc.plan.chips import CHIPS
 from mstarc.plan.rules import MC606, MC607, MC608, MC609
 from mstarc.source import SourceFile, Span
 
-_RANK_KEYS = ("device", "threads", "chip")
-_KEYS = ("default", "ranks", "place")
+_RANK_KEYS = ("device", "host", "threads", "chip")
+_KEYS = ("default", "ranks", "place", "walks")
+Ranks: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One rank: a process on a device. threads 0 = chosen at start. chip: its name in `mstarc.plan.chips`, or ""."""
+    """One rank: a process on a device of a host. threads 0 = chosen at start. chip: its name in `mstarc.plan.chips`, or ""."""
 
     device: str = "cpu"
     threads: int = 0
     chip: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """ranks by number, 0.. without a gap; `place`: node -> rank; every other node is on `default`.
+    """ranks by number, 0.. without a gap; `place`: node or `node.op` -> its ranks; every other node is on `default`.
 
-    `partial`: several ranks and no `default`, so `place` has to name every node.
+    `walks`: the same for single walks, where a call may also be named by a value that it binds. Several ranks of one op are a tensor
+    parallel group. `partial`: several ranks and no `default`, so `place` has to name every node.
     """
 
     name: str = ""
     ranks: tuple[RankPlace, ...] = (RankPlace(),)
-    place: Mapping[str, int] = field(default_factory=dict)
+    place: Mapping[str, Ranks] = field(default_factory=dict)
     default: int = 0
     source: SourceFile = field(default_factory=lambda: SourceFile("", ""))
     partial: bool = False
+    walks: Mapping[str, Mapping[str, Ranks]] = field(default_factory=dict)
 
     def rank_of(self, node: str) -> int:
-        return self.place.get(node, self.default)
+        """The rank of a node where nothing more exact is said; the first of a tensor parallel group."""
+        return self.place.get(node, (self.default,))[0]
+
+    def ranks_of(self, node: str, op: str, walk: str, binds: Iterable[str]) -> Ranks:
+        """The ranks of one call: by the value that it binds, then by op and node, in its walk before anywhere."""
+        for table, names in (
+            (self.walks.get(walk, {}), (*binds, f"{node}.{op}", node)),
+            (self.place, (f"{node}.{op}", node)),
+        ):
+            for name in names:
+                if name in table:
+                    return table[name]
+        return (self.default,)
 
     def where(self, key: str, table: str = "place") -> Span:
         """Where the file says it."""
@@ -103,7 +124,12 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
         if key not in _KEYS:
             _unknown(key, _KEYS, _find(source, "", key), report)
     ranks = _ranks(_table(content, "ranks", source, report), source, report)
-    place = _place(_table(content, "place", source, report), len(ranks), source, report)
+    place = _place("place", _table(content, "place", source, report), len(ranks), source, report)
+    walks = {
+        walk: _place(f"walks.{walk}", _table(given, walk, source, report, "walks"), len(ranks), source, report)
+        for given in (_table(content, "walks", source, report),)
+        for walk in given
+    }
     default = content.get("default", 0)
     if not _is_rank(default, len(ranks)):
         node = _find(source, "", "default")
@@ -113,7 +139,7 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
     if report.failed and not before:
         return None
     partial = "default" not in content and len(ranks) > 1
-    return Placement(Path(source.path).stem, ranks, place, default, source, partial)
+    return Placement(Path(source.path).stem, ranks, place, default, source, partial, walks)
 
 
 def _first(error: Exception) -> str:
@@ -156,11 +182,15 @@ def _lines(source: SourceFile) -> Mapping[str, Span]:
     return found
 
 
-def _table(content: Mapping[str, Any], key: str, source: SourceFile, report: Collector) -> Mapping[str, Any]:
+def _table(
+    content: Mapping[str, Any], key: str, source: SourceFile, report: Collector, within: str = ""
+) -> Mapping[str, Any]:
     found = content.get(key, {})
     if isinstance(found, dict):
         return found
-    report.report(MC608, f"`{key}` is not a table", _find(source, "", key), help=f"write `[{key}]` with one key a line")
+    name = f"{within}.{key}" if within else key
+    at = _find(source, within, key)
+    report.report(MC608, f"`{name}` is not a table", at, help=f"write `[{name}]` with one key a line")
     return {}
 
 
@@ -199,10 +229,14 @@ def _rank(key: str, table: Mapping[str, Any], source: SourceFile, report: Collec
         report.report(
             MC607, f"device {_shown(device)} of rank {key} is not built yet", at, help="write `cpu` or `cuda:0`"
         )
+    host = table.get("host", "")
+    if not isinstance(host, str):
+        report.report(MC608, f"`host` of rank {key} is not a name", _find(source, f"ranks.{key}", "host"))
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
         at = _find(source, f"ranks.{key}", "threads")
         report.report(MC608, f"`threads` of rank {key} is not a number from 0 to 1024", at)
-    return RankPlace(str(device), threads if isinstance(threads, int) else 0, _chip(key, table, source, report))
+    chip = _chip(key, table, source, report)
+    return RankPlace(str(device), threads if isinstance(threads, int) else 0, chip, str(host))
 
 
 def _chip(key: str, table: Mapping[str, Any], source: SourceFile, report: Collector) -> str:
@@ -214,16 +248,23 @@ def _chip(key: str, table: Mapping[str, Any], source: SourceFile, report: Collec
     return chip if isinstance(chip, str) else ""
 
 
-def _place(table: Mapping[str, Any], ranks: int, source: SourceFile, report: Collector) -> dict[str, int]:
-    for node, value in table.items():
-        at = _find(source, "place", node)
-        if isinstance(value, list):
-            report.report(MC607, f"node `{node}` on several ranks is not built yet", at, help="give it one rank")
-        elif not _is_rank(value, ranks):
-            message = f"node `{node}` is placed on {_shown(value)}, which is no rank"
-            help_text = f"the file describes ranks 0 to {ranks - 1}" if ranks > 1 else "the file describes rank 0 only"
-            report.report(MC606, message, at, subject=node, help=help_text)
-    return {node: value for node, value in table.items() if _is_rank(value, ranks)}
+def _place(title: str, table: Mapping[str, Any], ranks: int, source: SourceFile, report: Collector) -> dict[str, Ranks]:
+    """What one table says: a rank, or a list of different ranks."""
+    found: dict[str, Ranks] = {}
+    for name, value in table.items():
+        group = value if isinstance(value, list) else [value]
+        if group and all(_is_rank(rank, ranks) for rank in group) and len(set(group)) == len(group):
+            found[name] = tuple(group)
+            continue
+        at = _find(source, title, name)
+        if isinstance(value, dict):
+            report.report(MC608, f"`{name}` is a table, not a rank", at, help=f'one op is named in quotes: "{name}.op"')
+            continue
+        what = "twice one rank" if group and all(_is_rank(rank, ranks) for rank in group) else "no rank"
+        message = f"`{name}` is placed on {_shown(value)}, which is {what}"
+        help_text = f"the file describes ranks 0 to {ranks - 1}" if ranks > 1 else "the file describes rank 0 only"
+        report.report(MC606, message, at, subject=name, help=help_text)
+    return found
 
 
 def _shown(value: object) -> str:

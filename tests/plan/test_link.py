@@ -202,7 +202,7 @@ def test_a_walk_on_two_ranks(ask: Plan) -> None:
     found = refused(ask, toml)
     assert found.rule.code == "MC605"
     assert "walk `hear` is split over ranks 0 and 1" in found.message
-    assert found.help == "not built yet: place every op of walk `hear` on one rank"
+    assert found.help == "not built yet: a walk on several ranks; place every op of walk `hear` on one rank"
     assert line_of(found, toml) == "ears = 1"
 
 

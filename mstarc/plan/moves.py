@@ -1,0 +1,190 @@
+"""What crosses between ranks because walks are split or contexts are used in several places. Takes layouts; gives `Move`s.
+
+Every rank of a split walk runs the same walk (SPMD): host values are everywhere, a device value is where its operation ran. A value that
+an operation on another rank reads is sent once each time that it is made; keys and values of a context follow the calls that touch it;
+and the rank that tests `stop when` tells the others. Keys and values that a frozen op reads are copied, and the copy stays good until
+somebody writes the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from mstarc.ir.core import Block, Drop, ForChunks, Fork, Invoke, Loop, Op, Stop, Value, When
+from mstarc.ir.types import Expr, ValueId
+from mstarc.ir.visit import blocks_of, entries_of, exprs_of, results_of, vars_of
+from mstarc.passes.form_regions import values_of
+from mstarc.passes.ranges import shown, value_names
+from mstarc.plan.layout import Layout
+
+Kind: TypeAlias = Literal["value", "kv", "exit"]
+Holder: TypeAlias = int | str  # a rank, or the context whose rank at the walk's start it shares
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One thing that goes from a rank to others. loop: once in each of its iterations; "" = once in a run of the walk.
+
+    value: the value that goes (kind `value`). what: its name, or the context's. verb: fan-out (to several ranks), join (an operation
+    reads values that several ranks made), or send. when: it goes only if this host condition holds.
+    """
+
+    walk: str
+    loop: str
+    kind: Kind
+    what: str
+    source: int
+    sinks: tuple[int, ...]
+    value: Value | None = None
+    verb: Literal["send", "fan-out", "join"] = "send"
+    when: str = ""
+
+
+def moves_of(layouts: Mapping[str, Layout]) -> list[Move]:
+    """Every move of a model, walk by walk in program order; keys and values that come from an earlier walk before the rest."""
+    traced = {name: _Trace(layout) for name, layout in layouts.items()}
+    ends = [(name, trace.held) for name, trace in traced.items()]
+    found: list[Move] = []
+    for name, trace in traced.items():
+        for (context, source), rank in trace.needs.items():
+            found += [
+                Move(name, "", "kv", context, holder, (rank,))
+                for holder in sorted(_holders(source, ends, frozenset()))
+                if holder != rank
+            ]
+        found += trace.moves
+    return [_verbed(move) for move in _merged(found)]
+
+
+def _holders(context: str, ends: list[tuple[str, dict[str, Holder]]], seen: frozenset[str]) -> set[int]:
+    """The ranks that may hold a context when a walk starts: where walks that changed it left it."""
+    found: set[int] = set()
+    for _, held in ends:
+        holder = held.get(context)
+        if isinstance(holder, int):
+            found.add(holder)
+        elif holder is not None and holder not in seen and holder != context:
+            found |= _holders(holder, ends, seen | {context})
+    return found
+
+
+def _merged(moves: Iterable[Move]) -> Iterator[Move]:
+    """Moves of one thing at one time to several ranks as one."""
+    grouped: dict[Move, list[int]] = {}
+    for move in moves:
+        grouped.setdefault(replace(move, sinks=()), []).extend(move.sinks)
+    return (replace(move, sinks=tuple(sorted(set(sinks)))) for move, sinks in grouped.items())
+
+
+def _verbed(move: Move) -> Move:
+    return replace(move, verb="fan-out") if len(move.sinks) > 1 else move
+
+
+@dataclass
+class _Trace:
+    """One walk, run in mind once, its loops twice: what recurs in the second round moves in every iteration."""
+
+    layout: Layout
+    moves: list[Move] = field(default_factory=list)
+    held: dict[str, Holder] = field(default_factory=dict)  # context that the walk changes -> where it is at the end
+    needs: dict[tuple[str, str], int] = field(
+        default_factory=dict
+    )  # (context, whose content at the start) -> rank that touches it
+    _at: dict[str, Holder] = field(default_factory=dict)
+    _copies: dict[str, set[int]] = field(default_factory=dict)
+    _made: dict[ValueId, tuple[int, str, str]] = field(default_factory=dict)  # value -> rank, loop, condition
+    _sent: set[tuple[ValueId, int]] = field(default_factory=set)
+    _alias: dict[ValueId, ValueId] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        walk = self.layout.walk
+        self._values = {value.id: value for value in values_of(walk)}
+        self._words = value_names(walk.body, walk.params)
+        self._block(walk.body, "", "")
+
+    def _block(self, block: Block, loop: str, when: str) -> None:
+        for op in block.ops:
+            self._op(op, loop, when)
+
+    def _op(self, op: Op, loop: str, when: str) -> None:
+        rank = self.layout.rank_of(op)
+        self._read(exprs_of(op), rank, when)
+        match op:
+            case Invoke():
+                for context in op.reads:
+                    self._touch(context, rank, loop, writes=False)
+                for context in op.writes:
+                    self._touch(context, rank, loop, writes=True)
+            case Fork(target=target, source=source):
+                self._at[target] = self.held[target] = self._at.get(source, source)
+                self._copies.pop(target, None)
+            case Drop(contexts=contexts):
+                for context in contexts:
+                    self._at[context] = self.held[context] = self.layout.home
+            case Stop(cond=cond) if any(self._values[i].phase == "device" for i in vars_of(cond)):
+                self._exit(loop)
+            case Loop() | ForChunks():
+                self._rounds(op)
+            case When():
+                words = shown(op.cond, self._words)
+                self._block(op.body, loop, f"{when} and {words}" if when else words)
+                self._alias.update({phi.result.id: phi.inner for phi in op.results})
+            case _:
+                for inner in blocks_of(op):
+                    self._block(inner, loop, when)
+        for value in results_of(op):
+            if value.phase == "device" and value.id not in self._alias:
+                self._made[value.id] = (rank, loop, when)
+
+    def _rounds(self, op: Loop | ForChunks) -> None:
+        label = op.label if isinstance(op, Loop) else op.streams[0]
+        for _, values in entries_of(op):
+            self._made.update({value.id: (self.layout.home, label, "") for value in values})
+        before = len(self.moves)
+        self._block(op.body, label, "")
+        first, self.moves = self.moves[before:], self.moves[:before]
+        if isinstance(op, Loop):
+            self._read((carry.next for carry in op.carries), self.layout.home, "")
+        ends, self.moves = self.moves[before:], self.moves[:before]
+        self._block(op.body, label, "")
+        again, self.moves = self.moves[before:], self.moves[:before]
+        once = [replace(m, loop="") if m.kind == "kv" and m not in again else m for m in first]
+        self.moves += [*once, *ends, *(m for m in again if m not in first)]
+
+    def _read(self, exprs: Iterable[Expr], rank: int, when: str) -> None:
+        """Values that an operation on `rank` reads."""
+        read = {self._alias.get(i, i) for expr in exprs for i in vars_of(expr)}
+        made = {i: self._made[i] for i in sorted(read) if i in self._made}
+        several = len({source for source, _, _ in made.values()}) > 1
+        for ident, (source, loop, made_when) in made.items():
+            if source != rank and (ident, rank) not in self._sent:
+                self._sent.add((ident, rank))
+                value = self._values[ident]
+                name, walk, cond = value.name, self.layout.walk.name, when or made_when
+                verb: Literal["send", "join"] = "join" if several else "send"
+                self.moves.append(Move(walk, loop, "value", name, source, (rank,), value, verb, cond))
+
+    def _touch(self, context: str, rank: int, loop: str, writes: bool) -> None:
+        at = self._at.get(context, context)
+        copies = self._copies.setdefault(context, set())
+        if isinstance(at, str):
+            self.needs.setdefault((context, at), rank)
+            at = rank
+        elif at != rank and rank not in copies:
+            self.moves.append(Move(self.layout.walk.name, loop, "kv", context, at, (rank,)))
+        if writes:
+            self._at[context] = self.held[context] = rank
+            copies.clear()
+        else:
+            self._at[context] = at
+            copies.add(rank)
+
+    def _exit(self, loop: str) -> None:
+        """The rank that tests the condition tells those that run calls of the loop."""
+        home = self.layout.home
+        others = tuple(rank for rank in self.layout.ranks if rank != home)
+        move = Move(self.layout.walk.name, loop, "exit", "stop", home, others)
+        if others and move not in self.moves:
+            self.moves.append(move)
