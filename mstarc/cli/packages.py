@@ -27,12 +27,14 @@ WRITE = "write it with `mstarc compile SPEC -o DIR`"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that links."""
+    """A package that links. limited: it does, but the runtime cannot run it under this placement."""
 
     folder: Path
     plan: Plan
     linked: Linked
     placement: Placement
+    overrides: Mapping[str, Any]
+    limited: bool = False
 
 
 def read_package(folder: str) -> Plan:
@@ -51,22 +53,26 @@ def read_package(folder: str) -> Plan:
         raise Failure(str(error), help=WRITE) from None
 
 
-def link_package(folder: str, placement: str | None, checkpoints: Mapping[str, str] | None = None) -> Package:
+def link_package(
+    folder: str, placement: str | None, checkpoints: Mapping[str, str] | None = None, looking: bool = False
+) -> Package:
     """The package under a placement: a path, or a name in specs/placements or beside the spec. Raises Failure after the findings.
 
-    checkpoints: paths by name, instead of those of the binding.
+    checkpoints: paths by name, instead of those of the binding. looking: it will not be run, so what the runtime cannot run yet is
+    reported and no failure.
     """
     from mstarc.ir.errors import IrTextError
     from mstarc.plan.link import link
     from mstarc.plan.placement import Placement, read_placement
 
     plan = _bound_to(read_package(folder), checkpoints or {})
-    report = Collector()
+    report, limits = Collector(), Collector()
     placed = (
         Placement() if placement is None else read_placement(_placement_file(placement, Path(folder), plan), report)
     )
     try:
-        linked = None if placed is None else link(plan, placed, Path(folder), report, checkpoint_config(plan))
+        overrides = checkpoint_config(plan)
+        linked = None if placed is None else link(plan, placed, Path(folder), report, overrides, limits)
     except (
         IrTextError,
         LookupError,
@@ -74,13 +80,12 @@ def link_package(folder: str, placement: str | None, checkpoints: Mapping[str, s
     ) as error:  # every text and key in it is as `mstarc compile` wrote it, or edited
         what = f"{type(error).__name__}: {error}"
         raise Failure(f"{Path(folder) / 'plan.json'} is damaged ({what})", help=WRITE) from error
-    write_findings(report.findings())
-    if linked is None:
+    write_findings((*report.findings(), *limits.findings()))
+    if linked is None or placed is None or (limits.failed and not looking):
         raise Failure(
             f"`{folder}` cannot be linked" + (f" under placement `{placement}`" if placement else ""), FINDINGS
         )
-    assert placed is not None
-    return Package(Path(folder), plan, linked, placed)
+    return Package(Path(folder), plan, linked, placed, overrides, limits.failed)
 
 
 def _bound_to(plan: Plan, checkpoints: Mapping[str, str]) -> Plan:

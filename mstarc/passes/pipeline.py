@@ -20,6 +20,7 @@ from mstarc.passes.fuse_vertical import say_vertical, vertical_of
 from mstarc.passes.loop_regions import say_whole_loops, whole_loops_of
 from mstarc.passes.provenance import provenance_of, say_provenance
 from mstarc.passes.speculate import say_speculations, speculations_of
+from mstarc.passes.transitions import chains_of, say_chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ PIPELINE: tuple[Pass, ...] = (
     Analysis("speculate", "which loops may run ahead of their stop", speculations_of, say_speculations),
     Analysis("fuse-vertical", "which producer loops run with their consumer", vertical_of, say_vertical),
     Analysis("loop-regions", "which static loops are one region", whole_loops_of, say_whole_loops),
+    Analysis("transitions", "which walks follow each other without the host", chains_of, say_chains),
 )
 
 

@@ -15,6 +15,7 @@ from mstarc.passes.form_regions import Region, form_regions
 from mstarc.passes.fuse_vertical import Fusion, vertical_of
 from mstarc.passes.loop_regions import whole_loop_of
 from mstarc.passes.speculate import speculation_of
+from mstarc.passes.transitions import Chain, chains_of, walks_before
 from mstarc.plan.model import (
     FORMAT,
     BindingPlan,
@@ -41,6 +42,7 @@ from mstarc_runtime.abi.messages import ABI
 
 def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: SourceFile) -> Plan:
     """The plan, still without the digests of the generated files."""
+    before, chains = walks_before(program), chains_of(program)
     return Plan(
         format=FORMAT,
         abi=ABI,
@@ -84,9 +86,9 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
             for n in program.nodes
         ],
         streams=[_stream(s) for s in program.streams],
-        walks=[_walk(w, program, source) for w in program.walks],
+        walks=[_walk(w, program, source, before) for w in program.walks],
         fusions=[_fusion(fusion) for fusion in vertical_of(program)],
-        requests=[_request(r, source) for r in program.requests],
+        requests=[_request(r, source, chains) for r in program.requests],
         externs=[e.name for e in program.externs],
     )
 
@@ -143,7 +145,7 @@ def _stream(stream: Stream) -> StreamPlan:
     )
 
 
-def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
+def _walk(walk: Walk, program: Program, source: SourceFile, before: Mapping[str, frozenset[str]]) -> WalkPlan:
     names = Names(program)
     touched = list(effects_of(walk.body, names, walk.name))
     regions = form_regions(walk, program)
@@ -159,6 +161,7 @@ def _walk(walk: Walk, program: Program, source: SourceFile) -> WalkPlan:
         externs=sorted({op.name for op in every_op(walk.body) if isinstance(op, Extern)}),
         loops=[_loop(walk, loop, regions, names) for loop in loops],
         body=print_walk(walk).splitlines(),
+        before=sorted(before[walk.name]),
     )
 
 
@@ -202,10 +205,11 @@ def _named(effects: Iterable[Effect], kind: str) -> list[str]:
     return sorted({effect.name for effect in effects if effect.kind == kind})
 
 
-def _request(request: Request, source: SourceFile) -> RequestPlan:
+def _request(request: Request, source: SourceFile, chains: Iterable[Chain]) -> RequestPlan:
     return RequestPlan(
         name=request.name,
         line=source.line_of(request.span.start),
         inputs={value.name: print_type(value.type) for value in request.inputs},
         outputs=[name + ("?" if optional else "") for name, optional in request.outputs],
+        chains=[list(chain.walks) for chain in chains if chain.request == request.name],
     )

@@ -23,6 +23,7 @@ class Layout:
     walk: Walk
     home: int
     at: Mapping[int, Ranks]
+    before: tuple[str, ...] = ()  # walks that may have run in a request when this one starts
 
     @property
     def ranks(self) -> Ranks:
@@ -52,7 +53,8 @@ def layouts_of(plan: Plan, placement: Placement) -> dict[str, Layout]:
     for walk in walks:
         if walk.name not in homes:
             homes[walk.name] = next(iter(_partners(plan, walk.name, homes)), placement.default)
-    return {walk.name: Layout(walk, homes[walk.name], placed[walk.name]) for walk in walks}
+    before = {walk.name: tuple(walk.before) for walk in plan.walks}
+    return {w.name: Layout(w, homes[w.name], placed[w.name], before[w.name]) for w in walks}
 
 
 def _calls_at(walk: Walk, placement: Placement) -> dict[int, Ranks]:

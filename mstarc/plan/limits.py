@@ -39,7 +39,8 @@ def report_limits(
 
 
 def _and(ranks: set[int]) -> str:
-    return " and ".join(map(str, sorted(ranks)))
+    *most, last = map(str, sorted(ranks))
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _hosts(placement: Placement, report: Collector) -> None:

@@ -105,7 +105,7 @@ class _Linker:
             model=plan.model,
             package=str(self.package.resolve()),
             digest=plan.spec.digest,
-            ranks=self._ranks(),
+            ranks=self._ranks(layouts),
             config=scope.all(),
             nodes=self._nodes(),
             caches=[
@@ -133,14 +133,23 @@ class _Linker:
             placement=self.placement.name,
         )
 
-    def _ranks(self) -> list[RankLink]:
-        nodes = [node.name for node in self.plan.nodes]
+    def _ranks(self, layouts: Mapping[str, Layout]) -> list[RankLink]:
+        """A rank's label names the nodes that it runs calls of."""
+        used = {
+            (op.node, rank)
+            for layout in layouts.values()
+            for op in every_op(layout.walk.body)
+            if isinstance(op, Invoke)
+            for rank in layout.at[id(op)]
+        }
+        called = {node for node, _ in used}
+        used |= {(n.name, self.placement.rank_of(n.name)) for n in self.plan.nodes if n.name not in called}
         return [
             RankLink(
                 rank=number,
                 device=rank.device,
                 threads=rank.threads,
-                label=", ".join(node for node in nodes if self.placement.rank_of(node) == number),
+                label=", ".join(node.name for node in self.plan.nodes if (node.name, number) in used),
             )
             for number, rank in enumerate(self.placement.ranks)
         ]
@@ -235,6 +244,7 @@ def _walk(walk: WalkPlan, layout: Layout) -> WalkLink:
     return WalkLink(
         name=walk.name,
         rank=layout.home,
+        ranks=list(layout.ranks) if len(layout.ranks) > 1 else [],
         nodes=walk.nodes,
         sends=walk.sends,
         takes=walk.takes,

@@ -158,7 +158,10 @@ class FusionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are sorted. line: where the spec says it (the source map). body: the walk in the IR's text form."""
+    """Names are sorted. line: where the spec says it (the source map). body: the walk in the IR's text form.
+
+    before: walks that may have run in a request when this one starts.
+    """
 
     name: str
     line: int
@@ -170,13 +173,17 @@ class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
     externs: list[str] = []
     loops: list[LoopPlan] = []
     body: list[str] = []
+    before: list[str] = []
 
 
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """chains: walks that follow each other without a decision of the host; `*` repeated, `?` conditional."""
+
     name: str
     line: int
     inputs: dict[str, str]
     outputs: list[str]
+    chains: list[list[str]] = []
 
 
 class BindingPlan(msgspec.Struct, frozen=True, kw_only=True):

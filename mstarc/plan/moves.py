@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from mstarc.ir.core import Block, Drop, ForChunks, Fork, Invoke, Loop, Op, Stop, Value, When
 from mstarc.ir.types import Expr, ValueId
-from mstarc.ir.visit import blocks_of, entries_of, exprs_of, results_of, vars_of
+from mstarc.ir.visit import blocks_of, entries_of, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.form_regions import values_of
 from mstarc.passes.ranges import shown, value_names
 from mstarc.plan.layout import Layout
@@ -45,23 +45,22 @@ class Move:
 def moves_of(layouts: Mapping[str, Layout]) -> list[Move]:
     """Every move of a model, walk by walk in program order; keys and values that come from an earlier walk before the rest."""
     traced = {name: _Trace(layout) for name, layout in layouts.items()}
-    ends = [(name, trace.held) for name, trace in traced.items()]
     found: list[Move] = []
     for name, trace in traced.items():
-        for (context, source), rank in trace.needs.items():
+        for context, source, rank in trace.needs:
             found += [
                 Move(name, "", "kv", context, holder, (rank,))
-                for holder in sorted(_holders(source, ends, frozenset()))
+                for holder in sorted(_holders(source, [traced[w].held for w in layouts[name].before], frozenset()))
                 if holder != rank
             ]
         found += trace.moves
     return [_verbed(move) for move in _merged(found)]
 
 
-def _holders(context: str, ends: list[tuple[str, dict[str, Holder]]], seen: frozenset[str]) -> set[int]:
-    """The ranks that may hold a context when a walk starts: where walks that changed it left it."""
+def _holders(context: str, ends: list[dict[str, Holder]], seen: frozenset[str]) -> set[int]:
+    """The ranks that may hold a context when a walk starts: where the walks before it that changed it left it."""
     found: set[int] = set()
-    for _, held in ends:
+    for held in ends:
         holder = held.get(context)
         if isinstance(holder, int):
             found.add(holder)
@@ -89,14 +88,15 @@ class _Trace:
     layout: Layout
     moves: list[Move] = field(default_factory=list)
     held: dict[str, Holder] = field(default_factory=dict)  # context that the walk changes -> where it is at the end
-    needs: dict[tuple[str, str], int] = field(
+    needs: dict[tuple[str, str, int], None] = field(
         default_factory=dict
-    )  # (context, whose content at the start) -> rank that touches it
+    )  # context, its source at the start, where used
     _at: dict[str, Holder] = field(default_factory=dict)
     _copies: dict[str, set[int]] = field(default_factory=dict)
     _made: dict[ValueId, tuple[int, str, str]] = field(default_factory=dict)  # value -> rank, loop, condition
     _sent: set[tuple[ValueId, int]] = field(default_factory=set)
     _alias: dict[ValueId, ValueId] = field(default_factory=dict)
+    _inside: dict[str, set[int]] = field(default_factory=dict)  # loop -> ranks that run something in it
 
     def __post_init__(self) -> None:
         walk = self.layout.walk
@@ -142,6 +142,7 @@ class _Trace:
         label = op.label if isinstance(op, Loop) else op.streams[0]
         for _, values in entries_of(op):
             self._made.update({value.id: (self.layout.home, label, "") for value in values})
+        self._inside[label] = {self.layout.rank_of(inner) for inner in every_op(op.body)}
         before = len(self.moves)
         self._block(op.body, label, "")
         first, self.moves = self.moves[before:], self.moves[:before]
@@ -169,10 +170,11 @@ class _Trace:
     def _touch(self, context: str, rank: int, loop: str, writes: bool) -> None:
         at = self._at.get(context, context)
         copies = self._copies.setdefault(context, set())
-        if isinstance(at, str):
-            self.needs.setdefault((context, at), rank)
-            at = rank
-        elif at != rank and rank not in copies:
+        if rank in copies:
+            pass
+        elif isinstance(at, str):
+            self.needs[context, at, rank] = None
+        elif at != rank:
             self.moves.append(Move(self.layout.walk.name, loop, "kv", context, at, (rank,)))
         if writes:
             self._at[context] = self.held[context] = rank
@@ -184,7 +186,7 @@ class _Trace:
     def _exit(self, loop: str) -> None:
         """The rank that tests the condition tells those that run calls of the loop."""
         home = self.layout.home
-        others = tuple(rank for rank in self.layout.ranks if rank != home)
+        others = tuple(sorted(self._inside.get(loop, set()) - {home}))
         move = Move(self.layout.walk.name, loop, "exit", "stop", home, others)
         if others and move not in self.moves:
             self.moves.append(move)

@@ -244,6 +244,7 @@ node a: transformer on kv { op f(x: i64[]) -> (y: f32[2]) { attend full position
 node b: transformer on kv { op f(x: i64[]) -> (y: f32[2]) { attend full positions seq takes 1 } }
 walk w(%0 x: host i64[]) { _ = invoke a.f(%0) writes c }
 walk u(%0 x: host i64[]) { _ = invoke b.f(%0) writes c }
+request r(%0 x: host i64[]) -> () { call w(%0) call u(%0) }
 """
         )
     )

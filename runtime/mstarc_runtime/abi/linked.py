@@ -132,10 +132,11 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WalkLink(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rank runs a walk, and which nodes, streams and contexts it touches."""
+    """Which rank runs a walk, and which nodes, streams and contexts it touches. ranks: those that take part, if there are several."""
 
     name: str
     rank: int
+    ranks: list[int] = []
     nodes: list[str] = []
     sends: list[str] = []
     takes: list[str] = []
