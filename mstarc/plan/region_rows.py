@@ -1,4 +1,8 @@
-"""The launches of a linked program, for a reader: what is in each, and what keeps it from holding more. Takes plan and link; gives rows."""
+"""The launches of a linked program, for a reader: what is in each, and what keeps it from holding more. Takes plan and link; gives rows.
+
+A launch is what a device runs between two looks of the host. Where regions are not captured (a CPU rank, a loop that is still part of
+its walk's coroutine) the same calls run one iteration after the other.
+"""
 
 from __future__ import annotations
 
