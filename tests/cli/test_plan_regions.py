@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mstarc.cli.costs import CostCall
 from mstarc.cli.planning import run_plan
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "plan"
@@ -32,7 +33,7 @@ def shown(model: str, placement: str, form: str) -> tuple[str, int]:
     """The tables of this part, as text or JSON, and the exit status."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        status = run_plan(f"generated/{model}", placement or None, (), form)
+        status = run_plan(f"generated/{model}", placement or None, (), form, CostCall())
     if form == "json":
         found = json.loads(out.getvalue())
         return json.dumps({key: found[key] for key in ("moves", "regions")}, indent=2) + "\n", status
