@@ -16,9 +16,9 @@ from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.errors import RequestFailed
 from mstarc_runtime.package import load_conductor
-from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions
+from mstarc_runtime.worker.device_regions import DeviceLoop
 from mstarc_runtime.worker.device_runner import DirectRunner, Fetch, Fetched
-from mstarc_runtime.worker.rank import Rank
+from mstarc_runtime.worker.rank import Rank, Regions
 from mstarc_runtime.worker.walks import WalkRun
 
 
@@ -75,11 +75,9 @@ class Report:
     host_iterations: int
 
 
-async def run(
-    linked: Linked, entry: str, asks: Sequence[Ask], options: DeviceOptions | None, shuffle: int | None = None
-) -> Report:
+async def run(linked: Linked, entry: str, asks: Sequence[Ask], regions: Regions, shuffle: int | None = None) -> Report:
     """Serve the requests together; afterwards nothing may be left: no page, no row, no session."""
-    cluster = LocalCluster(linked, shuffle, options)
+    cluster = LocalCluster(linked, shuffle, regions)
     engine = Engine(linked, load_conductor(linked), cluster)
     await engine.start()
     rank = cluster.ranks[0]

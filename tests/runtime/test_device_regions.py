@@ -38,7 +38,7 @@ def spoken(rng: random.Random, **given: Any) -> Ask:
 
 
 async def both(linked: Any, entry: str, asks: list[Ask], chosen: DeviceOptions) -> Report:
-    wanted = await run(linked, entry, asks, None)
+    wanted = await run(linked, entry, asks, "host")
     found = await run(linked, entry, asks, chosen)
     assert_same(found, wanted, asks)
     assert found.loops, "nothing ran on the device"
@@ -183,6 +183,6 @@ async def test_everything_at_once(seed: int) -> None:
             ask.cancel_after = rng.randrange(1, 3)
     linked = tiny.speech(capacity=rng.choice([28, 40, 512]), bad=rng.choice([-1, 9, 20]), ranks=rng.choice([1, 2]))
     chosen = options(rng.choice([1, 2, 7, 14]), rng.randrange(3), rng.randrange(6))
-    wanted = await run(linked, "speech", asks, None)
+    wanted = await run(linked, "speech", asks, "host")
     found = await run(linked, "speech", asks, chosen, shuffle=seed)
     assert_same(found, wanted, asks)

@@ -21,13 +21,16 @@ FULL = SamplerPlan(greedy=False, penalty=True, top_k=True, top_p=True)
 class Twin:
     """Rows of the device sampler and the host's rows with the same settings and histories."""
 
-    def __init__(self, chosen: list[Settings], plan: SamplerPlan, vocab: int, over: list[Tensor | None]) -> None:
+    def __init__(
+        self, chosen: list[Settings], plan: SamplerPlan, vocab: int, over: list[Tensor | None], device: str = "cpu"
+    ) -> None:
         self.settings, self.over = chosen, over
         self.histories = [History() for _ in chosen]
-        self.rows = SamplerRows(plan, len(chosen), vocab, torch.device("cpu"))
+        self.rows = SamplerRows(plan, len(chosen), vocab, torch.device(device))
         self.seeds = [(7919 * n * 2**40 + n) % 2**64 for n in range(len(chosen))]
         self.seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed for seed in self.seeds])
-        self.site = Site(philox.site_hash("w/s"), len(chosen), torch.device("cpu"))
+        self.seed = self.seed.to(device)
+        self.site = Site(philox.site_hash("w/s"), len(chosen), torch.device(device))
         self.j = [0] * len(chosen)
         for n, (one, ids) in enumerate(zip(chosen, over, strict=True)):
             self.rows.put(n, one, 0, [] if ids is None else [ids])
@@ -49,7 +52,7 @@ class Twin:
         return found
 
     def device(self, logits: Tensor, active: list[bool]) -> list[int | None]:
-        on = torch.tensor(active)
+        on = torch.tensor(active, device=logits.device)
         number = self.site.number(self.seed, len(active), on)
         ids, usable = self.rows.draw(logits, number, on)
         assert ((ids >= 0) & (ids < logits.shape[1])).all()

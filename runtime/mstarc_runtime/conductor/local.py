@@ -9,7 +9,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.abi.messages import ABI, Fatal, Message, Ready
@@ -17,10 +16,7 @@ from mstarc_runtime.errors import RuntimeFault
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.transport.wire import decode, encode
 from mstarc_runtime.worker.ops import OpTable
-from mstarc_runtime.worker.rank import CONDUCTOR, Rank
-
-if TYPE_CHECKING:
-    from mstarc_runtime.worker.device_regions import DeviceOptions
+from mstarc_runtime.worker.rank import CONDUCTOR, Rank, Regions
 
 log = logging.getLogger("mstarc.conductor")
 
@@ -39,12 +35,12 @@ class _Link:
 class LocalCluster:
     """Implements `engine.Cluster`. `shuffle` seeds an arbitrary order of ranks and deliveries, to show that none matters.
 
-    `device_options`: see `Rank`.
+    `regions`: see `Rank`.
     """
 
-    def __init__(self, linked: Linked, shuffle: int | None = None, device_options: DeviceOptions | None = None) -> None:
+    def __init__(self, linked: Linked, shuffle: int | None = None, regions: Regions = "auto") -> None:
         self.linked = linked
-        self.device_options = device_options
+        self.regions = regions
         self.ranks: dict[int, Rank] = {}
         self.sent = 0  # messages between different ranks, the conductor included
         self._boxes: dict[tuple[int, int], list[Message]] = {}
@@ -60,9 +56,7 @@ class LocalCluster:
             try:
                 ops = OpTable(self.linked, link.rank)
                 port = _Link(self, link.rank)
-                self.ranks[link.rank] = Rank(
-                    self.linked, link.rank, load_worker(self.linked), port, ops, self.device_options
-                )
+                self.ranks[link.rank] = Rank(self.linked, link.rank, load_worker(self.linked), port, ops, self.regions)
             except RuntimeFault as error:
                 on_message(link.rank, Fatal(link.rank, str(error)))
                 return

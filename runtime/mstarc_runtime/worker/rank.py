@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mstarc_runtime.abi.chunks import Chunker, policy_of
 from mstarc_runtime.abi.linked import Linked, StreamLink
@@ -39,6 +39,8 @@ from mstarc_runtime.worker.walks import WalkRun
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_regions import DeviceOptions
 
+Regions: TypeAlias = 'DeviceOptions | Literal["auto", "host"]'
+
 log = logging.getLogger("mstarc.worker")
 
 CONDUCTOR = -1
@@ -56,9 +58,9 @@ class Rank:
         program: WorkerProgram,
         port: Any,
         ops: OpTable,
-        device_options: DeviceOptions | None = None,
+        regions: Regions = "auto",
     ) -> None:
-        """`device_options`: how region loops run on the device; None: on the device if that is a GPU, else on the host."""
+        """`regions`: where region loops run: on the device as these options say, on the `host`, or `auto`: on the device if it is a GPU."""
         self.linked = linked
         self.rank = rank
         self.program = program
@@ -68,7 +70,7 @@ class Rank:
         self.config = SimpleNamespace(**linked.config)
         self.externs = Externs(linked)
         self.context_max = {context.name: context.max for context in linked.contexts}
-        self.device_options = device_options or _device_options(ops)
+        self.device_options = _device_options(ops) if regions == "auto" else None if regions == "host" else regions
         self.scheduler = Scheduler(self, MAX_ROWS)
         self.sessions: dict[int, Session] = {}
         self.turns = 0
