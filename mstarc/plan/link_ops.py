@@ -39,7 +39,8 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
         params=[_kind(port) for port in op.params],
         results=len(op.results),
         result_kinds=[_result_kind(port) for port in op.results],
-        outputs=[_output(port, scope) for port in op.results],
+        inputs=_inputs(op, scope),
+        outputs=[_port(port, scope) for port in op.results],
         optional=[getattr(parse_type(port.type), "optional", False) for port in op.params],
         attend=op.attend,
         positions=op.positions,
@@ -54,9 +55,14 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
     )
 
 
-def _output(port: PortPlan, scope: ConfigScope) -> PortLink:
+def _inputs(op: OpPlan, scope: ConfigScope) -> list[PortLink]:
+    """The params with their dims, or nothing if one of them is a host value."""
+    return [] if any(_kind(port) == "host" for port in op.params) else [_port(port, scope) for port in op.params]
+
+
+def _port(port: PortPlan, scope: ConfigScope) -> PortLink:
     kind = parse_type(port.type)
-    assert isinstance(kind, Tensor), f"the result `{port.name}` is no tensor"
+    assert isinstance(kind, Tensor), f"`{port.name}` is no tensor"
     return PortLink(name=port.name, dtype=kind.dtype, dims=[_length(dim, scope) for dim in kind.dims])
 
 

@@ -86,6 +86,8 @@ class TorchArrays:
         if found.type == "cuda" and found.index is None:
             found = torch.device("cuda", torch.cuda.current_device())
         self.device = found
+        if found.type == "cuda":
+            torch.cuda.set_device(found)  # where kernels of this process are launched
 
     def asarray(self, value: Any) -> Any:
         torch = self.torch

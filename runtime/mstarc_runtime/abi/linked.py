@@ -12,7 +12,7 @@ import msgspec
 
 
 class PortLink(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of an op as the spec declares it. dims: None where a length differs from call to call."""
+    """One param or result of an op as the spec declares it. dims: None where a length differs from call to call."""
 
     name: str
     dtype: str
@@ -31,6 +31,7 @@ class OpLink(msgspec.Struct, frozen=True, kw_only=True):
     params: list[str]
     results: int
     result_kinds: list[str] = []  # `row` or `packed` per result; empty = all `row`
+    inputs: list[PortLink] = []  # the params that are tensors on the device, if all are; what a captured call must know
     outputs: list[PortLink] = []  # the results; empty = they are not checked
     optional: list[bool] = []
     attend: str = ""

@@ -74,6 +74,26 @@ class Slots:
         self.position[slot] = context.position
         self.active[slot] = True
 
+    def load(self, contexts: Sequence[Context]) -> None:
+        """The first slots become these contexts, active, and the others idle: for calls whose contexts differ each time."""
+        for slot, context in enumerate(contexts):
+            self.set_pages(slot, context.pages)
+        self.upload()
+        idle = [0] * (self.rows - len(contexts))
+        state = torch.tensor(
+            [
+                [context.length for context in contexts] + idle,
+                [context.position for context in contexts] + idle,
+                [1] * len(contexts) + idle,
+            ]
+        )
+        if self.length.device.type == "cuda":
+            state = state.pin_memory()
+        length, position, active = state.to(self.length.device, non_blocking=True)
+        self.length.copy_(length)
+        self.position.copy_(position)
+        self.active.copy_(active)
+
     def move(self, source: int, target: int) -> None:
         """Slot `target` becomes what slot `source` is."""
         self._host[target] = self._host[source]

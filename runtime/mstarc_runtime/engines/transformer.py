@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.engines.attention import Workspace
 from mstarc_runtime.engines.paged_run import EngineError, Lane, PagedRun
+
+if TYPE_CHECKING:
+    from mstarc_runtime.engines.op_graphs import OpGraph
 
 __all__ = ["Call", "Column", "EngineError", "OpSpec", "TransformerEngine"]
 
@@ -94,8 +97,13 @@ class TransformerEngine:
             self._run_class = RaggedRun
 
     @torch.inference_mode()
-    def call(self, method: Callable[..., Any], spec: OpSpec, calls: Sequence[Call]) -> tuple[Column, ...]:
-        """Run `method(run, *args)` for all calls at once and then move their contexts. One column per result."""
+    def call(
+        self, method: Callable[..., Any], spec: OpSpec, calls: Sequence[Call], graph: OpGraph | None = None
+    ) -> tuple[Column, ...]:
+        """Run `method(run, *args)` for all calls at once and then move their contexts. One column per result.
+
+        `graph`: the method captured; it is replayed instead if the calls fit it.
+        """
         if not calls:
             return ()
         runs = [(call, context) for call in calls for context in call.contexts]
@@ -105,11 +113,7 @@ class TransformerEngine:
             if not spec.frozen:
                 for call, context in runs:
                     context.reserve(call.takes)
-            lanes = [Lane(context, call.takes, call.cross) for call, context in runs]
-            positions = self._positions(spec, runs)
-            run = self._run_class(spec.name, self.pool, lanes, positions, spec.attend, spec.frozen, self._space)
-            args = self._pack(spec, [call for call, _ in runs])
-            columns = self._columns(spec, calls, run, method(run, *args))
+            columns = graph.run(calls) if graph is not None and graph.fits(calls) else self._run(method, spec, calls)
             ids = [None if spec.frozen else _token_ids(spec, call) for call, _ in runs]
         except BaseException:
             if not spec.frozen:
@@ -121,6 +125,15 @@ class TransformerEngine:
             for (call, context), written in zip(runs, ids, strict=True):
                 context.extend(call.takes, _advance(spec, call), written)
         return columns
+
+    def _run(self, method: Callable[..., Any], spec: OpSpec, calls: Sequence[Call]) -> tuple[Column, ...]:
+        """The method on the packed batch of all runs."""
+        runs = [(call, context) for call in calls for context in call.contexts]
+        lanes = [Lane(context, call.takes, call.cross) for call, context in runs]
+        positions = self._positions(spec, runs)
+        run = self._run_class(spec.name, self.pool, lanes, positions, spec.attend, spec.frozen, self._space)
+        args = self._pack(spec, [call for call, _ in runs])
+        return self._columns(spec, calls, run, method(run, *args))
 
     # ------------------------------------------------------------------------------------------------------------ arguments
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +13,22 @@ import torch
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PAGE_SIZE_GPU, Geometry, PagedPool
+from mstarc_runtime.engines.op_graphs import Capture, FixedOp, OpGraph
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
+from mstarc_runtime.errors import describe
 from mstarc_runtime.program import ABSENT
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.handed import Handed
-    from mstarc_runtime.worker.ops import BoundOp
+    from mstarc_runtime.worker.ops import BoundOp, Progress
     from mstarc_runtime.worker.session import Session
 
+log = logging.getLogger("mstarc.worker")
+
+DTYPES = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,
+    "bool": torch.bool,
+}  # fmt: skip
 POOL_BYTES = 2 << 30  # the most one pool takes on a host
 POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
 POOL_SHARE_GPU = 0.8  # of what the weights left on a GPU, for all pools of its ranks together; the rest is for activations and graphs
@@ -45,7 +54,44 @@ class TransformerOps:
             cache.name: tuple(context.name for context in linked.contexts if context.cache == cache.name)
             for cache in used
         }
+        self._context_max = {context.name: context.max for context in linked.contexts}
         self._specs: dict[str, OpSpec] = {}
+        self._graphs: dict[str, OpGraph] = {}
+
+    def capture(self, ops: Iterable[BoundOp], runner: Capture, progress: Progress) -> None:
+        """Capture the ops whose shapes are fixed. One that cannot be captured is run kernel by kernel, and the log says why."""
+        found = [(bound, op) for bound in ops if (op := self._fixed(bound)) is not None]
+        for bound, op in found:
+            try:
+                self._graphs[bound.name] = OpGraph(
+                    lambda run, *args, bound=bound: bound.check.packed(bound.method(run, *args)),
+                    op,
+                    self._pools[bound.node.cache],
+                    self._most_pages(bound.node.cache),
+                    runner,
+                    progress=lambda done, total, bound=bound: progress(done, total, f"capturing {bound.name}"),  # type: ignore[misc]
+                )
+            except Exception as error:
+                log.warning("`%s` is not captured: %s", bound.name, describe(error))
+
+    def _fixed(self, bound: BoundOp) -> FixedOp | None:
+        """The op as a graph must know it, if it can have one."""
+        link = bound.link
+        shapes = [tuple(dim for dim in port.dims if dim is not None) for port in link.inputs]
+        ragged = any(len(dims) != len(port.dims) for dims, port in zip(shapes, link.inputs, strict=True))
+        if bound.node.kind != "transformer" or not link.inputs or ragged or any(link.optional):
+            return None
+        if link.cross or link.random or not (link.takes.startswith("const:") or not link.takes):
+            return None
+        takes = int(link.takes.removeprefix("const:")) if link.takes else 1
+        inputs = tuple((DTYPES[port.dtype], dims) for port, dims in zip(link.inputs, shapes, strict=True))
+        return FixedOp(self.spec(bound), inputs, takes, link.advance)
+
+    def _most_pages(self, cache: str) -> int:
+        """The most pages that a context of a cache can have."""
+        pool = self._pools[cache]
+        bounds = [self._context_max[name] for name in self._contexts_of[cache]]
+        return min(pool.total_pages, pool.pages_for(max(bounds)) if all(bounds) else pool.total_pages)
 
     def new_context(self, name: str) -> Context:
         """An empty context of that name's cache."""
@@ -89,7 +135,10 @@ class TransformerOps:
         lanes = [i for i, call in zip(places, calls, strict=True) for _ in call.contexts]
         extra = handed.rows(lanes)
         columns = self._engines[cache].call(
-            lambda run, *args: bound.check.packed(bound.method(run, *extra, *args)), self.spec(bound), calls
+            lambda run, *args: bound.check.packed(bound.method(run, *extra, *args)),
+            self.spec(bound),
+            calls,
+            self._graphs.get(bound.name),
         )
         for k, i in enumerate(places):
             values = tuple(column[k] for column in columns)

@@ -61,7 +61,8 @@ class OpTable:
         numpy_only = all(_arrays_of(node, classes[node.name]) == "numpy" for node in nodes)
         self.arrays: Arrays = NumpyArrays() if numpy_only else TorchArrays(device)
         self._ops: dict[str, BoundOp] = {}
-        self._load(nodes, classes, device, progress or (lambda done, total, what: None))
+        report = progress or (lambda done, total, what: None)
+        self._load(nodes, classes, device, report)
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
         if not numpy_only:
@@ -69,6 +70,12 @@ class OpTable:
             from mstarc_runtime.worker.kv import TransformerOps
 
             self._transformers = TransformerOps(linked, nodes, device)
+            if device.startswith("cuda"):
+                import torch
+
+                from mstarc_runtime.worker.device_runner import GraphRunner
+
+                self._transformers.capture(self._ops.values(), GraphRunner(torch.device(device)), report)
             self._draws = Draws(linked, self.arrays)
 
     def _load(self, nodes: Sequence[NodeLink], classes: dict[str, Any], device: str, progress: Progress) -> None:
