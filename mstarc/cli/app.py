@@ -290,6 +290,15 @@ def explain(
     return run_explain(code, listed, format.value)
 
 
+@app.command(rich_help_panel="Specs")
+@verb
+def lsp() -> int:
+    """The language server for editors, on standard input and output."""
+    from mstarc.cli.editing import run_lsp
+
+    return run_lsp()
+
+
 @app.command(rich_help_panel="Look inside")
 @verb
 def interpret(

@@ -48,7 +48,8 @@ def shielded(step: Callable[[], int]) -> int:
     """The exit status of a step, whatever it raises."""
     try:
         status = step()
-        sys.stdout.flush()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
     except Failure as failure:
         return _fail(failure)
     except BrokenPipeError:

@@ -5,6 +5,8 @@ Whatever the text is, nothing here raises: a declaration with an error is report
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lark import Token as LarkToken
 from lark import Tree
 from lark.exceptions import UnexpectedInput
@@ -168,3 +170,14 @@ def _accepts(parser: InteractiveParser, terminal: str) -> bool:
 
 def _shown(char: str) -> str:
     return f"`{char}`" if char.isprintable() else f"U+{ord(char):04X}"
+
+
+def due(tokens: Sequence[Token]) -> frozenset[str]:
+    """The terminals that can follow the first tokens of a declaration; none if these do not follow the grammar."""
+    parser = _begin("decl")
+    try:
+        for token in tokens:
+            parser.feed_token(LarkToken(_terminal(parser, token), token.text, start_pos=token.start, end_pos=token.end))
+    except UnexpectedInput:
+        return frozenset()
+    return frozenset(parser.accepts())

@@ -1,0 +1,75 @@
+"""What the words of the language mean, in a sentence each, for hovers and completions."""
+
+from __future__ import annotations
+
+BUILTINS = {
+    "sample": "`sample(S, logits)`: one id, drawn with sampler S.",
+    "noise": "`noise(f32[dims])`: Gaussian noise of that type.",
+    "next": "`next(s)`, `next(s, t)`: one chunk of each stream, taken jointly.",
+    "given": "`given(image)`: whether the inputs hold this modality.",
+    "wants": "`wants(audio)`: whether the client wants this output.",
+    "present": "`present(x)`: whether an optional value is there.",
+    "last": "`last(x, k)`: the last k along dim 0, or all if there are fewer.",
+    "len": "`len(x)`: the length of a list, a text or dim 0.",
+    "min": "`min(a, b)`: the least of host numbers.",
+    "max": "`max(a, b)`: the greatest of host numbers. Behind a loop's name: at most so many iterations.",
+    "linspace": "`linspace(a, b, n)`: n f32 numbers from a to b, both included.",
+    "shift": "`shift(table, s)`: s·t / (1 + (s - 1)·t) for each t of a table.",
+    "guide": "`guide(v, a, b, …)`: mixes `v` with up to two branches, by their scales.",
+    "iter": "`iter`: the counter of the loop around it, from 0.",
+}
+DECLARATIONS = {
+    "config": "`config { name = section.key }`: numbers of the checkpoint or the binding, known at link.",
+    "param": "`param NAME : TYPE in LOW..HIGH = DEFAULT`: what a client may set per request.",
+    "let": "`let NAME = E`: a name for a host expression.",
+    "type": "`type NAME = (fields)`: a kind of part, or a struct of host values.",
+    "extern": "`extern NAME(params) -> TYPE`: host Python, bound in the YAML file.",
+    "cache": "`cache NAME : kv(layers = …, heads = …, kv_heads = …, head_dim = …)`: a paged KV geometry.",
+    "context": "`context NAME on CACHE max N`: one history of a request; it is read and written by ops of nodes on that cache.",
+    "sampler": "`sampler NAME { settings }`: how `sample` draws.",
+    "node": "`node NAME : stateless { ops }`, `node NAME : transformer(CACHE) { ops }`: a component and its ops.",
+    "stream": "`stream NAME : ITEM by POLICY(…) at_end … capacity N`: items from one arm to another, while both run.",
+    "walk": "`walk NAME(inputs) -> outputs { … }`: ops in order, run by one worker without asking anybody.",
+    "request": "`request NAME(inputs) -> modalities { … }`: what a client can ask for; it calls walks and decides by host values.",
+}
+STATEMENTS = {
+    "emit": "`emit X as MODALITY`: gives a value to the client.",
+    "send": "`send X -> STREAM`: appends one item; waits while `capacity` items are unconsumed.",
+    "collect": "`collect X as NAME`: appends to NAME, which is bound after the loop, along dim 0.",
+    "loop": "`loop NAME times N { }`, `loop NAME max N { }`: N iterations, or at most N and until `stop when`.",
+    "carry": "`carry X = INIT`: a value that goes from one iteration to the next.",
+    "stop": "`stop when E`: ends the innermost loop here; what stands above has happened.",
+    "for": "`for c in STREAM { }` once per chunk; in a request, `for part in list { case KIND { } }`.",
+    "parallel": "`parallel { }`: its statements do not depend on each other's effects.",
+    "together": "`together { name: statement … }`: starts all arms at once; streams live between them.",
+    "fork": "`fork A from B`: context A becomes what B is now, sharing its pages.",
+    "drop": "`drop A, B`: empties contexts.",
+    "require": "`require E`: a request that does not hold it is refused before anything runs.",
+    "if": "`if E { } else { }` in requests; `if E then A else B` in expressions.",
+    "when": "`STATEMENT when E`: only if the host condition holds; what it binds is absent otherwise.",
+    "reads": "`reads C`: the context that the op looks at.",
+    "writes": "`writes C`: the context that the op appends to.",
+}
+ATTRIBUTES = {
+    "attend": "`attend causal`, `attend full`: which entries each row of an op sees.",
+    "positions": "`positions seq`, `same`, or `at E advance N`: where an op's rows stand in the context.",
+    "takes": "`takes E`: how many entries an op appends.",
+    "advance": "`advance E`: how far the position counter goes on.",
+    "frozen": "`frozen`: the op reads its context and changes nothing.",
+    "cross": "`cross`: the op attends over the context that the call `reads`.",
+    "random": "`random`: the component draws; it gets a generator.",
+    "samples": "`samples S`: the op draws with sampler S itself.",
+    "batch": "`batch pack`, `batch stack [max N]`: how the requests of a batch reach the component.",
+    "graph": "`graph NAME [low..high]`: the batch sizes that are captured.",
+    "async": "`async off`: the op never runs ahead of a stop.",
+    "host": "`host TYPE`: a value on the host, which may steer.",
+    "over": "`over CONTEXT`: the ids of that context count for the repetition penalty.",
+    "by": "`by fixed(size)`, `sliding_window(size, stride)`, `left_context(chunk, left)`, `phrase(cut, max)`: how items become chunks.",
+    "at_end": "`at_end drop`, `partial`, `pad(zero)`, `pad(repeat)`: what becomes of items that fill no chunk.",
+    "after_end": "`after_end empty`: `next` gives an absent value after the end.",
+    "overlap": "`overlap ok`: items that two chunks hold may be used twice.",
+    "capacity": "`capacity E`: how many items may wait in a stream.",
+    "where": "`where E`: only items for which this holds enter the stream; `item` is the item.",
+}
+POLICIES = ("fixed", "sliding_window", "left_context", "phrase")
+DOCS = {**ATTRIBUTES, **STATEMENTS, **DECLARATIONS, **BUILTINS}
