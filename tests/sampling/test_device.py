@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mstarc_runtime.arrays import TorchArrays
 from mstarc_runtime.sampling import philox
 from mstarc_runtime.sampling.device import BLOCK, SamplerPlan, SamplerRows, Site
-from mstarc_runtime.sampling.philox_torch import uniforms
+from mstarc_runtime.sampling.op_noise import DeviceDraws
+from mstarc_runtime.sampling.philox_torch import normals, uniforms
 from mstarc_runtime.sampling.sampler import BadLogits, History, Row, Settings, draw
 
 FULL = SamplerPlan(greedy=False, penalty=True, top_k=True, top_p=True)
@@ -179,3 +181,22 @@ def test_lists_that_depend_on_the_request_and_ids_outside_are_refused() -> None:
         SamplerPlan.of({"suppress": "param:never"})
     with pytest.raises(ValueError, match="from 3 to 12, the vocabulary has 10"):
         SamplerRows(SamplerPlan.of({"suppress": [3, 12]}), 1, 10, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,), (3, 7), (1030,)])
+@pytest.mark.parametrize("skip", [0, 5])
+def test_normals_on_tensors_are_those_of_the_host(shape: tuple[int, ...], skip: int) -> None:
+    seeds, j = [5, 2**63 + 1, 2**64 - 1], [0, 3, 2**33]
+    signed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed for seed in seeds])
+    found = normals(shape, signed, philox.site_hash("w/x"), torch.tensor(j), skip)
+    wanted = [philox.normals(shape, philox.DrawKey(seed, "w/x", k), skip) for seed, k in zip(seeds, j, strict=True)]
+    torch.testing.assert_close(found, torch.stack([torch.from_numpy(w) for w in wanted]), atol=1e-6, rtol=1e-6)
+
+
+def test_device_draws_go_on_where_the_last_call_ended() -> None:
+    keys = [philox.DrawKey(2**64 - 2, "w/x", 4), philox.DrawKey(7, "w/x", 0)]
+    draws = DeviceDraws(TorchArrays(), keys)
+    hosts = [philox.KeyedGenerator(key) for key in keys]
+    for shape in ((3,), (2, 5), (1,)):
+        wanted = torch.stack([torch.from_numpy(host.normal(*shape)) for host in hosts])
+        torch.testing.assert_close(draws.normal(*shape), wanted, atol=1e-6, rtol=1e-6)

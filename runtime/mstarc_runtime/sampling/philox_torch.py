@@ -37,15 +37,19 @@ def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
     return ((words[0] >> 5).double() * 67108864.0 + (words[1] >> 6).double()) / 9007199254740992.0
 
 
-def normals(shape: Sequence[int], seed: Tensor, site: int, j: Tensor) -> Tensor:
+def normals(shape: Sequence[int], seed: Tensor, site: int, j: Tensor, skip: int = 0) -> Tensor:
     """As `philox.normals`: standard normals f32 [B, *shape], one draw per row (arguments as of `uniforms`)."""
+    if j.is_cuda:
+        from mstarc_runtime.sampling import philox_triton  # triton is there where CUDA is
+
+        return philox_triton.normals(shape, seed, site, j, skip)
     count = math.prod(shape)
-    block = torch.arange(-(-count // 4), device=j.device)
+    block = torch.arange(skip, skip - (-count // 4), device=j.device)
     zero = torch.zeros(len(j), len(block), dtype=torch.int64, device=j.device)
     counter = (zero + block, zero + (j & _MASK)[:, None], zero + (site & _MASK), zero + (site >> 32))
     keys = (zero + (seed & _MASK)[:, None], zero + ((seed >> 32) & _MASK)[:, None])
-    words = torch.stack(philox4x32(counter, keys), -1).view(len(j), -1, 2).double()
+    words = torch.stack(philox4x32(counter, keys), -1).view(len(j), len(block), 2, 2).double()
     radius = (-2.0 * ((words[..., 0] + 1.0) / 4294967296.0).log()).sqrt()
     angle = words[..., 1] * (2.0 * math.pi / 4294967296.0)
     pairs = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
-    return pairs.view(len(j), -1)[:, :count].float().view(len(j), *shape)
+    return pairs.view(len(j), 4 * len(block))[:, :count].float().view(len(j), *shape)
