@@ -37,6 +37,7 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mstarc check specs examples
+	$(BIN)/mstarc fmt --check specs examples
 	$(BIN)/mstarc compile --check
 
 format: env

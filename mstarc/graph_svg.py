@@ -1,4 +1,4 @@
-"""Draws a `Picture` as one HTML page that needs nothing else: no network, no other file.
+"""Draws a `Picture` as one SVG, or one HTML page around it, that needs nothing else: no network, no other file.
 
 Three columns: requests, walks, contexts. Calls run from a request's row to a walk; streams leave a walk at its `send` and enter
 one at its `for` or `next`, on the right of the walks; dashes join a walk's row to the context that it writes (arrow) or reads; a
@@ -136,6 +136,17 @@ class _Lane:
 
 def to_html(seen: Picture) -> str:
     """The whole page."""
+    return _page(seen, *_drawn(seen))
+
+
+def to_svg(seen: Picture) -> str:
+    """The picture alone, with its colours: for a README."""
+    head = f'<style>\n{_STYLE}\n</style>\n<rect width="100%" height="100%" fill="var(--paper)"/>\n'
+    return _svg(seen, *_drawn(seen), head)
+
+
+def _drawn(seen: Picture) -> tuple[list[str], float, float]:
+    """(shapes, width, height)."""
     requests = _column(seen.requests, MARGIN)
     walks = _column(seen.walks, _right(requests) + GAP_CALLS)
     lanes = _lanes(seen.flows, walks)
@@ -152,7 +163,7 @@ def to_html(seen: Picture) -> str:
         *(_flow(flow, lane.x, walks) for lane in lanes for flow in lane.flows),
         *(piece for lane in lanes for piece in _lane_label(lane)),
     ]
-    return _page(seen, shapes, width, height)
+    return shapes, width, height
 
 
 # -------------------------------------------------------------------------------------------------------------- places
@@ -350,25 +361,32 @@ def _edge(kind: str, path: str, title: str, arrow: str) -> str:
     return f'<path class="edge {kind}" d="{path}"{marker}><title>{escape(title)}</title></path>'
 
 
-def _page(seen: Picture, shapes: Sequence[str], width: float, height: float) -> str:
+def _svg(seen: Picture, shapes: Sequence[str], width: float, height: float, head: str = "") -> str:
+    """The picture itself. `head`: what a picture that stands alone has before its shapes."""
     arrows = "".join(
         f'<marker id="arrow-{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" '
         f'markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="var(--{colour})"/></marker>'
         for name, colour in (("call", "request"), ("stream", "stream"), ("touch", "store"))
     )
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    body = "\n".join(shapes)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(seen.model)}">\n'
+        f"{head}<defs>{arrows}</defs>\n{body}\n</svg>\n"
+    )
+
+
+def _page(seen: Picture, shapes: Sequence[str], width: float, height: float) -> str:
     name = escape(seen.model)
     counts = (
         f"{_count(seen.requests, 'request')}, {_count(seen.walks, 'walk')}, {_count({flow.stream for flow in seen.flows}, 'stream')}, "
         f"{_count(seen.stores, 'context')}"
     )
-    body = "\n".join(shapes)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>\n'
         f"<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<h1>{name}</h1>\n<p>{counts}. Blue: calls. Orange: streams, with "
         f"policy and capacity. Dashed: contexts, written (arrow) or read. Tinted: loops that run for many requests at once.</p>\n"
-        f'{_TOOLS}\n<div class="wide">\n<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{name}">\n'
-        f"<defs>{arrows}</defs>\n{body}\n</svg>\n</div>\n<script>\n{_SCRIPT}\n</script>\n</body>\n</html>\n"
+        f'{_TOOLS}\n<div class="wide">\n{_svg(seen, shapes, width, height)}</div>\n<script>\n{_SCRIPT}\n</script>\n</body>\n</html>\n'
     )
 
 

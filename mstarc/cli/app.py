@@ -46,6 +46,7 @@ class PictureFormat(StrEnum):
     """How a picture is written."""
 
     html = "html"
+    svg = "svg"
     mmd = "mmd"
     dot = "dot"
 
@@ -240,13 +241,13 @@ def opt(
 def graph(
     path: SpecOrPackage,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="X.html, X.mmd or X.dot.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="X.html, X.svg, X.mmd or X.dot.")
     ] = None,
     format: Annotated[
         PictureFormat | None, typer.Option(help="Needed only if the file's ending does not say it.")
     ] = None,
 ) -> int:
-    """Draw requests, walks, streams and contexts: one HTML page, Mermaid, or DOT. Without -o, to standard output."""
+    """Draw requests, walks, streams and contexts: one HTML page, SVG, Mermaid, or DOT. Without -o, to standard output."""
     from mstarc.cli.showing import run_graph
 
     return run_graph(path, output, None if format is None else format.value)

@@ -11,7 +11,7 @@ from mstarc.cli.guard import FINDINGS, INTERNAL, OK, USAGE, Failure
 from mstarc.ir.core import Program
 from mstarc.workspace import Model, load_model
 
-PICTURES = (".html", ".mmd", ".dot")
+PICTURES = (".html", ".svg", ".mmd", ".dot")
 
 
 def read_model(path: str) -> Model:
@@ -53,14 +53,14 @@ def run_graph(path: str, output: Path | None, format: str | None) -> int:
 
 
 def render_graph(program: Program, kind: str) -> str:
-    """The picture as html, mmd or dot."""
+    """The picture as html, svg, mmd or dot."""
     from mstarc.graph import picture, to_dot, to_mermaid
 
     seen = picture(program)
-    if kind == "html":
-        from mstarc.graph_svg import to_html
+    if kind in ("html", "svg"):
+        from mstarc.graph_svg import to_html, to_svg
 
-        return to_html(seen)
+        return to_html(seen) if kind == "html" else to_svg(seen)
     return to_dot(seen) if kind == "dot" else to_mermaid(seen)
 
 
@@ -70,5 +70,7 @@ def _kind(output: Path | None, format: str | None) -> str:
     if output is None:
         return "mmd"
     if output.suffix not in PICTURES:
-        raise Failure(f"`{output}` ends in none of {', '.join(PICTURES)}", USAGE, help="or say `--format html|mmd|dot`")
+        raise Failure(
+            f"`{output}` ends in none of {', '.join(PICTURES)}", USAGE, help="or say `--format html|svg|mmd|dot`"
+        )
     return output.suffix[1:]
