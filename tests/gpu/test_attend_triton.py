@@ -51,41 +51,39 @@ def make(
     table = torch.tensor(pages, dtype=torch.int32).view(len(lengths), width)
     data = torch.full((2 * kv_heads, total * page_size, dim), float("nan"))
     for b, length in enumerate(lengths):
-        for entry in range(length):
-            slot = int(table[b, entry // page_size]) * page_size + entry % page_size
-            data[:, slot] = torch.randn(2 * kv_heads, dim, generator=draw)
+        entry = torch.arange(length)
+        slots = table[b].long()[entry // page_size] * page_size + entry % page_size
+        data[:, slots] = torch.randn(2 * kv_heads, length, dim, generator=draw)
     qkv = torch.randn(sum(rows), heads + 2 * kv_heads, dim, generator=draw).to(DEVICE, dtype)
     q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
     return Case(data.to(DEVICE, dtype), q, k, v, table.to(DEVICE), lengths, rows, page_size)
 
 
-def context(case: Case, data: Tensor, b: int, entries: int) -> Tensor:
-    """Entries of a request, f64 [2 · kv_heads, entries, dim]."""
-    slots = [int(case.table[b, e // case.page_size]) * case.page_size + e % case.page_size for e in range(entries)]
-    return data.cpu().double()[:, slots]
-
-
 def oracle(case: Case, causal: bool, own: bool, scale: float, active: list[bool] | None = None) -> Tensor:
-    """[ΣT, heads, dim] in float64, row by row."""
-    q, k, v = (part.cpu().double() for part in (case.q, case.k, case.v))
+    """[ΣT, heads, dim] in float64: one softmax over a dense mask per request, entries gathered by slot."""
+    q, k, v = (part.double() for part in (case.q, case.k, case.v))
     kv_heads, group = k.shape[1], q.shape[1] // k.shape[1]
     out = torch.zeros_like(q)
     first = 0
     for b, rows in enumerate(case.rows):
         length = case.lengths[b] if active is None or active[b] else 0
-        past = context(case, case.data, b, length)
-        for i in range(rows):
-            until = first + (i + 1 if causal else rows)
-            for head in range(q.shape[1]):
-                h = head // group
-                keys, values = past[h], past[kv_heads + h]
-                if own:
-                    keys = torch.cat([keys, k[first:until, h]])
-                    values = torch.cat([values, v[first:until, h]])
-                if len(keys):
-                    out[first + i, head] = torch.softmax(keys @ q[first + i, head] * scale, 0) @ values
+        entry = torch.arange(length, device=DEVICE)
+        past = case.data[:, case.table[b].long()[entry // case.page_size] * case.page_size + entry % case.page_size]
+        keys, values = past.double().split([kv_heads, kv_heads])
+        seen = torch.ones(rows, length, dtype=torch.bool, device=DEVICE)
+        mine = slice(first, first + rows)
+        if own:
+            keys = torch.cat([keys, k[mine].transpose(0, 1)], 1)
+            values = torch.cat([values, v[mine].transpose(0, 1)], 1)
+            among = torch.ones(rows, rows, dtype=torch.bool, device=DEVICE)
+            seen = torch.cat([seen, among.tril() if causal else among], 1)
+        if keys.shape[1]:
+            asked = q[mine].view(rows, kv_heads, group, -1)
+            scores = torch.einsum("rhgd,hed->hgre", asked, keys) * scale
+            weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1)
+            out[mine] = torch.einsum("hgre,hed->rhgd", weights, values).reshape(rows, -1, q.shape[2])
         first += rows
-    return out
+    return out.cpu()
 
 
 def check(result: Tensor, expected: Tensor) -> None:
@@ -99,10 +97,10 @@ def check_appended(case: Case, before: Tensor, active: list[bool]) -> None:
     expected = before.clone()
     first = 0
     for b, rows in enumerate(case.rows):
-        for i in range(rows if active[b] else 0):
-            entry = case.lengths[b] + i
-            slot = int(case.table[b, entry // case.page_size]) * case.page_size + entry % case.page_size
-            expected[:, slot] = torch.cat([case.k[first + i], case.v[first + i]])
+        entry = case.lengths[b] + torch.arange(rows if active[b] else 0, device=DEVICE)
+        slots = case.table[b].long()[entry // case.page_size] * case.page_size + entry % case.page_size
+        mine = slice(first, first + len(entry))
+        expected[:, slots] = torch.cat([case.k[mine], case.v[mine]], 1).transpose(0, 1)
         first += rows
     torch.testing.assert_close(case.data, expected, rtol=0, atol=0, equal_nan=True)
 
