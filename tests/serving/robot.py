@@ -98,6 +98,8 @@ def packed(value: Any) -> bytes:
             }  # fmt: skip
         if isinstance(item, np.generic):
             return {b"__npgeneric__": True, b"data": item.item(), b"dtype": item.dtype.str}
+        if isinstance(item, list):
+            return [rich(each) for each in item]
         return {key: rich(each) for key, each in item.items()} if isinstance(item, dict) else item
 
     return msgspec.msgpack.encode(rich(value))
@@ -131,9 +133,9 @@ class Socket:
         self._to_app.put_nowait({"type": "websocket.connect"})
         self.task = asyncio.create_task(app(scope, self._to_app.get, self._from_app.put))
 
-    async def message(self) -> dict[str, Any]:
+    async def message(self, within_s: float = 5) -> dict[str, Any]:
         """What the application sends next."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(within_s):
             return await self._from_app.get()
 
     async def accepted(self) -> Any:
@@ -145,10 +147,10 @@ class Socket:
         data = {"bytes": value} if isinstance(value, bytes) else {"text": value}
         self._to_app.put_nowait({"type": "websocket.receive", **data})
 
-    async def answer(self, value: Any) -> Any:
+    async def answer(self, value: Any, within_s: float = 5) -> Any:
         """The answer to a message: a dict of actions, or the text of an error."""
         self.send(value)
-        found = await self.message()
+        found = await self.message(within_s)
         return unpacked(found["bytes"]) if found.get("bytes") is not None else found.get("text", found)
 
     async def leave(self) -> None:

@@ -1,0 +1,18 @@
+"""The soak in its short form: two models, about a minute. The long one: `python -m tests.soak --requests 2000`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.soak import soak
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_mixed_requests_with_cancels_and_kills(tmp_path: Path) -> None:
+    report = await soak(["hello", "pi05", "vjepa2_ac", "orpheus"], tmp_path, 200, seed=1, kill_every=40)
+    print("\n".join(report.lines()))
+    assert report.wrong == []
+    assert report.kills and {"ok", "cancelled", "left"} <= report.ends.keys()
