@@ -1,4 +1,4 @@
-"""The soak in its short form: two models, about a minute. The long one: `python -m tests.soak --requests 2000`."""
+"""The soak in its short form: four models, about a minute. The long one: `python -m tests.soak --requests 2000`."""
 
 from __future__ import annotations
 

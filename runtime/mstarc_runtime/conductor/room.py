@@ -48,11 +48,13 @@ class Room:
         return sum(self._used.values())
 
     def pages_of(self, needs: Needs) -> Pages:
-        """Pages a request may hold at most. Raises BadRequest if no pool is ever large enough."""
+        """Pages a request may hold at most. Raises BadRequest if no pool is ever large enough, Unavailable if a rank is down."""
         pages: Pages = {}
         for context, entries in needs.peak.items():
             cache, ranks = self._homes[context]
             for rank in ranks:
+                if rank not in self._ready:  # how large its pools are is known once it is up again
+                    raise Unavailable(f"not up: rank {rank}")
                 pages[rank, cache] = pages.get((rank, cache), 0) + math.ceil(entries / self._pool(rank, cache)[1])
         for (rank, cache), count in pages.items():
             total = self._pool(rank, cache)[0]
