@@ -9,7 +9,7 @@ from mstarc.interp.errors import ExecutionError
 from mstarc.interp.machine import DrawKey, Machine, OpRun, SamplerState
 from mstarc.interp.scope import Frame, RequestScope, bind_dims
 from mstarc.ir.core import Invoke, Node, OpDecl, Port, Program, Sample
-from mstarc.ir.fold import ABSENT, FoldError, flat_ids, fold
+from mstarc.ir.fold import ABSENT, ID_LISTS, FoldError, flat_ids, fold
 from mstarc.ir.types import Ref, Tensor, Type
 
 
@@ -22,6 +22,7 @@ class Calls:
         self._samplers = {sampler.name: sampler for sampler in program.samplers}
         self._draws: dict[tuple[str, str], int] = {}
         self.histories: dict[str, list[int]] = {name: [] for name in self._samplers}
+        self.cells: dict[str, dict[str, Any]] = {}
         self.contexts = Contexts(machine)
         for context in program.contexts:
             on = context.when is None or bool(fold(context.when, scope))
@@ -38,7 +39,7 @@ class Calls:
     def sampler(self, name: str) -> SamplerState:
         sampler = self._samplers[name]
         settings = {key: fold(value, self._scope) for key, value in sampler.settings}
-        settings |= {key: flat_ids(value) for key, value in settings.items() if key.startswith("suppress")}
+        settings |= {key: flat_ids(value) for key, value in settings.items() if key in ID_LISTS}
         over = list(self.contexts[sampler.over].ids) if sampler.over else []
         return SamplerState(name, settings, self.histories[name], over)
 
@@ -47,8 +48,11 @@ class Calls:
         logits = frame.eval(op.logits)
         if logits is ABSENT:
             raise ExecutionError(f"walk `{frame.walk}`: sampler `{op.sampler}` draws from absent logits")
-        token = self._machine.sample(logits, self.sampler(op.sampler), self.key(frame.walk, op.site))
-        self.histories[op.sampler].append(int(self._machine.host(token)))
+        return self._draw(op.sampler, logits, frame.walk, op.site)
+
+    def _draw(self, sampler: str, logits: Any, walk: str, site: str) -> Any:
+        token = self._machine.sample(logits, self.sampler(sampler), self.key(walk, site))
+        self.histories[sampler].append(int(self._machine.host(token)))
         return token
 
     # ---------------------------------------------------------------------------------------------------------------- ops
@@ -69,17 +73,22 @@ class Calls:
         takes = self._takes(node, decl, scope) if node.kind == "transformer" else 0
         if node.kind == "transformer" and takes == 0:
             return nothing
-        key = self.key(frame.walk, f"{op.node}.{op.op}") if decl.attrs.random or decl.attrs.samples else None
+        key = self.key(frame.walk, f"{op.node}.{op.op}") if decl.attrs.random else None
         targets = op.writes or (op.reads[:1] if node.kind == "transformer" else ("",))
         runs = [self._run(op, decl, scope, takes, key, name) for name in targets]
         return next((results for results in runs if results is not None), nothing)
 
     def _run(self, op: Invoke, decl: OpDecl, scope: OpScope, takes: int, key: DrawKey | None, context: str) -> Any:
         """One run on one context ("" = none); None if it is switched off."""
-        sampler = self.sampler(decl.attrs.samples) if decl.attrs.samples else None
+        samples = decl.attrs.samples
+        sampler = self.sampler(samples) if samples else None
+        draw = (lambda logits: self._draw(samples, logits, scope.walk, samples)) if samples else None
+        cells = self._cells(op.node, scope)
         args = tuple(None if arg is ABSENT else arg for arg in scope.args)
         if not context:
-            return self._results(OpRun(op.node, decl, args, scope.shapes(), key=key, sampler=sampler))
+            return self._results(
+                OpRun(op.node, decl, args, scope.shapes(), key=key, sampler=sampler, draw=draw, cells=cells)
+            )
         state = self.contexts[context]
         if not state.on:
             return None
@@ -96,11 +105,24 @@ class Calls:
             self.contexts[source].store if source else None,
             key,
             sampler,
+            draw,
+            cells,
         )
         results = self._results(run)
         if not decl.attrs.frozen:
             self.contexts.wrote(context, takes, self._advance(decl, scope, takes), self._ids(decl, scope, takes))
         return results
+
+    def _cells(self, name: str, scope: OpScope) -> dict[str, Any]:
+        """The node's cells in this request, made on its first call."""
+        cells = self.cells.get(name)
+        if cells is None:
+            cells = self.cells[name] = {}
+            for state in self._nodes[name].states:
+                dims = state.type.dims if isinstance(state.type, Tensor) else ()
+                sizes = tuple(int(scope.eval(dim)) for dim in dims)
+                cells[state.name] = self._machine.cell(state.type, sizes, scope.eval(state.init))
+        return cells
 
     def _results(self, run: OpRun) -> tuple[Any, ...]:
         results = self._machine.invoke(run)
@@ -164,6 +186,7 @@ class OpScope:
 
     def __init__(self, frame: Frame, decl: OpDecl, args: tuple[Any, ...]) -> None:
         self._frame, self._decl, self.args = frame, decl, args
+        self.walk = frame.walk
         self._dims: dict[str, Any] = {}
         for port, arg in zip(decl.params, args, strict=True):
             bind_dims(port.type, arg, frame.machine, self._dims)

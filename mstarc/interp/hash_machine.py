@@ -19,6 +19,7 @@ from mstarc.ir.types import Chunk, Enum, Lit, Media, Parts, Scalar, Struct, Tens
 from mstarc.ir.visit import every_op
 
 INTEGERS = ("i64", "i32", "u8")
+VOCAB = 40  # of the logits that an op with `samples` draws from
 
 
 def digest(*items: Any) -> int:
@@ -142,14 +143,30 @@ class HashMachine:
 
     def invoke(self, run: OpRun) -> tuple[Any, ...]:
         name = f"{run.node}.{run.decl.name}"
-        sampler = (run.sampler.settings, list(run.sampler.own)) if run.sampler else None
         key = (run.key.seed, run.key.walk, run.key.site, run.key.index) if run.key else None
-        own = digest(name, run.args, run.positions, key, sampler)
+        drawn = [run.draw(Box(digest(name, run.args, k), (VOCAB,))) for k in range(2)] if run.draw else []
+        own = digest(name, run.args, run.positions, key, drawn, run.cells)
         seen = digest(own, run.store, run.cross)
         if run.store is not None and not run.frozen:
             run.store.extend(digest(own, i) for i in range(run.takes))
+        for cell, held in run.cells.items():
+            run.cells[cell] = self._next(held, digest(seen, "cell", cell))
         ports = zip(run.decl.results, run.shapes, strict=True)
         return tuple(self._value(port.type, shape, digest(seen, k)) for k, (port, shape) in enumerate(ports))
+
+    def cell(self, kind: Type, dims: tuple[int, ...], init: Any) -> Any:
+        if not dims:
+            return init
+        integers = isinstance(kind, Tensor) and kind.dtype in INTEGERS
+        return Row([init] * dims[0]) if integers and len(dims) == 1 else Box(digest("cell", init), dims)
+
+    def _next(self, held: Any, key: int) -> Any:
+        """A new value of a cell, of the type of the old one."""
+        if isinstance(held, Box):
+            return Box(key, held.shape)
+        if isinstance(held, Row):
+            return Row(digest(key, i) % self._spread for i in range(len(held)))
+        return bool(key & 1) if isinstance(held, bool) else type(held)(key % self._spread)
 
     def _value(self, kind: Type, shape: tuple[int | None, ...], key: int) -> Any:
         """A value of the type, made from a hash. An unknown dim becomes 1 to 3."""
@@ -192,6 +209,7 @@ class HashMachine:
             parts += [settings["repetition_penalty"], list(sampler.own), list(sampler.over)]
         barred = set(settings.get("suppress", ()))
         barred |= set(settings.get("suppress_first", ())) if not sampler.own else set()
+        barred |= set(settings.get("ends", ())) if len(sampler.own) < settings.get("min_tokens", 0) else set()
         token = digest("sample", *parts) % vocab
         while token in barred and len(barred) < vocab:
             token = (token + 1) % vocab

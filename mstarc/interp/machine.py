@@ -6,11 +6,12 @@ entries of a context are. A *store* holds the entries of one context; only the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mstarc.ir.core import OpDecl
+from mstarc.ir.types import Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,9 @@ class OpRun:
 
     args are in parameter order, None where an optional one is absent. A transformer op sees `store`, which holds `length` entries, and
     its own `takes` entries at `positions` ([takes], or [3][takes]); unless `frozen` it appends them. `cross` is the store it attends
-    besides. `shapes` are the results' shapes, None where a dim follows from the values only.
+    besides. `shapes` are the results' shapes, None where a dim follows from the values only. `key` is that of a `random` op. `draw` draws
+    from logits [vocab] with the sampler of `samples`, whose state at the beginning is `sampler`. `cells` are the node's, to be read and
+    replaced.
     """
 
     node: str
@@ -53,6 +56,8 @@ class OpRun:
     cross: Any = None
     key: DrawKey | None = None
     sampler: SamplerState | None = None
+    draw: Callable[[Any], Any] | None = None
+    cells: dict[str, Any] = field(default_factory=dict)
 
     @property
     def frozen(self) -> bool:
@@ -64,6 +69,10 @@ class Machine(Protocol):
 
     def config(self, path: str) -> Any:
         """The value of a config path such as `llm.vocab_size`. Raises KeyError."""
+        ...
+
+    def cell(self, kind: Type, dims: tuple[int, ...], init: Any) -> Any:
+        """A node's cell at the start of a request."""
         ...
 
     def empty(self, context: str, cache: str) -> Any:

@@ -374,7 +374,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """settings: temperature top_k top_p repetition_penalty min_tokens suppress (name, value), in declaration order.
+    """settings: temperature top_k top_p repetition_penalty min_tokens ends suppress suppress_first, in declaration order.
 
     A bare name is the param of that name. `over` is the context whose ids count for the repetition penalty besides own draws.
     """

@@ -114,6 +114,10 @@ def fold(expr: Expr, scope: Scope) -> Any:
             assert_never(expr)
 
 
+#: settings of a sampler that are lists of ids
+ID_LISTS = ("suppress", "suppress_first", "ends")
+
+
 def flat_ids(value: Any) -> list[int]:
     """Token ids from an id, a list of ids, or a list of lists (`suppress = [3, 10..20]`). Raises FoldError for what is no id."""
     if hasattr(value, "tolist"):

@@ -33,6 +33,7 @@ from mstarc.plan.model import (
     RequestPlan,
     SamplerPlan,
     SpecPlan,
+    StatePlan,
     StreamPlan,
     WalkPlan,
 )
@@ -70,6 +71,7 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         contexts=[
             ContextPlan(name=c.name, cache=c.cache, max=_text(c.max), when=_text(c.when)) for c in program.contexts
         ],
+        lets={let.name: print_expr(let.expr) for let in program.lets},
         samplers=[
             SamplerPlan(name=s.name, settings={k: print_expr(v) for k, v in s.settings}, over=s.over)
             for s in program.samplers
@@ -82,6 +84,7 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
                 cache=n.cache,
                 precision=n.precision,
                 weights=n.weights,
+                states=[StatePlan(name=s.name, type=print_type(s.type), init=print_expr(s.init)) for s in n.states],
             )
             for n in program.nodes
         ],

@@ -41,7 +41,13 @@ class ConfigScope(Scope):
         self._configs = {config.name: config for config in plan.configs}
         self._open: set[str] = set()
 
+    def let(self, name: str) -> Expr:
+        """What a `let` stands for."""
+        return parse_expr(self._plan.lets[name])
+
     def ref(self, ref: Ref) -> Any:
+        if ref.scope == "let":
+            return fold(self.let(ref.name), self)
         if ref.scope != "config" or ref.name not in self._configs:
             raise FoldError(f"the {ref.scope} `{ref.name}` has no value when a model is linked")
         config = self._configs[ref.name]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mstarc.ir.fold import FoldError, flat_ids, fold
+from mstarc.ir.fold import ID_LISTS, FoldError, flat_ids, fold
 from mstarc.ir.types import Expr, Ref, Tensor
 from mstarc.ir.visit import every_expr
 from mstarc.plan.evaluate import ConfigScope, linear, parse_expr, parse_type
-from mstarc.plan.model import NodePlan, OpPlan, PortPlan, SamplerPlan, StreamPlan
-from mstarc_runtime.abi.linked import NodeLink, OpLink, PortLink, SamplerLink
+from mstarc.plan.model import NodePlan, OpPlan, PortPlan, SamplerPlan, StatePlan, StreamPlan
+from mstarc.plan.opened import Opened
+from mstarc_runtime.abi.formula import Formula
+from mstarc_runtime.abi.linked import NodeLink, OpLink, PortLink, SamplerLink, StateLink
 
 
 def link_node(node: NodePlan, component: dict[str, Any], config: dict[str, Any], scope: ConfigScope) -> NodeLink:
@@ -23,17 +25,14 @@ def link_node(node: NodePlan, component: dict[str, Any], config: dict[str, Any],
         checkpoint=component.get("checkpoint", ""),
         weights=node.weights,
         precision=node.precision,
+        states=[_state(node, state, scope) for state in node.states],
         config=config,
     )
 
 
 def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
-    named = f"op `{node.name}.{op.name}`"
     transformer = node.kind == "transformer"
-    if op.positions == "at":
-        raise FoldError(f"not built yet: {named} with `positions at`")
-    if op.samples:  # it would run, and draw from something that no seed reaches
-        raise FoldError(f"not built yet: {named} with `samples {op.samples}`")
+    opened = Opened(scope, op)
     return OpLink(
         name=op.name,
         params=[_kind(port) for port in op.params],
@@ -44,8 +43,9 @@ def _op(node: NodePlan, op: OpPlan, scope: ConfigScope) -> OpLink:
         optional=[getattr(parse_type(port.type), "optional", False) for port in op.params],
         attend=op.attend,
         positions=op.positions,
-        advance=_advance(named, op, scope),
-        takes=_takes(named, op, scope) if transformer else "",
+        at=opened.formula(op.at) if op.at else None,
+        advance=opened.formula(op.advance) if op.advance else None,
+        takes=_takes(op, opened) if transformer else "",
         frozen=op.frozen,
         cross=op.cross,
         random=op.random,
@@ -76,6 +76,14 @@ def _length(dim: Expr, scope: ConfigScope) -> int | None:
     return value
 
 
+def _state(node: NodePlan, state: StatePlan, scope: ConfigScope) -> StateLink:
+    kind = parse_type(state.type)
+    if not isinstance(kind, Tensor):
+        raise FoldError(f"not built yet: state `{node.name}.{state.name}` of type `{state.type}`, which is no tensor")
+    dims = [int(fold(dim, scope)) for dim in kind.dims]
+    return StateLink(name=state.name, dtype=kind.dtype, dims=dims, init=Opened(scope).formula(state.init))
+
+
 def _kind(port: PortPlan) -> str:
     kind = parse_type(port.type)
     if port.host or not isinstance(kind, Tensor):
@@ -95,57 +103,34 @@ def _has_free(kind: Tensor) -> bool:
     return any(isinstance(part, Ref) and part.scope == "dim" for part in every_expr(kind.dims[0]))
 
 
-def _advance(named: str, op: OpPlan, scope: ConfigScope) -> int | None:
-    if not op.advance:
-        return None
-    try:
-        return scope.number(op.advance)
-    except FoldError:
-        raise FoldError(
-            f"not built yet: {named} advances its counter by `{op.advance}`, which no config gives"
-        ) from None
-
-
-def _takes(named: str, op: OpPlan, scope: ConfigScope) -> str:
-    """`const:n`, `rows:k` or `sum:k,l+n` (see `OpLink`)."""
+def _takes(op: OpPlan, opened: Opened) -> str | Formula:
+    """`const:n`, `rows:k` or a formula (see `OpLink`)."""
     if not op.takes:
         return ""
-    found = linear(parse_expr(op.takes), scope)
-    if found is None or found[1] < 0:
-        raise FoldError(f"not built yet: {named} takes `{op.takes}`, which is no sum of lengths and a number")
-    names, more = found
-    if not names:
-        return f"const:{more}"
-    ports = [_port_of(named, op, name.name) for name in names]
-    if len(ports) == 1 and not more:
-        return f"rows:{ports[0]}"
-    return f"sum:{','.join(map(str, ports))}+{more}"
-
-
-def _port_of(named: str, op: OpPlan, dim: str) -> int:
-    """The param whose first dim is this free dim."""
-    for k, port in enumerate(op.params):
-        kind = parse_type(port.type)
-        if isinstance(kind, Tensor) and kind.dims and kind.dims[0] == Ref("dim", dim):
-            return k
-    raise FoldError(f"not built yet: {named} takes `{op.takes}`, but no argument has `{dim}` as its length")
+    match opened.formula(op.takes):
+        case int(number):
+            return f"const:{number}"
+        case {"rows": [k, 0]}:
+            return f"rows:{k}"
+        case found:
+            return found
 
 
 def link_sampler(sampler: SamplerPlan, scope: ConfigScope) -> SamplerLink:
     """Settings as numbers, id lists or `param:<name>`."""
     settings: dict[str, Any] = {}
     for name, text in sorted(sampler.settings.items()):
-        if name == "min_tokens":
-            raise FoldError(f"not built yet: `min_tokens` of sampler `{sampler.name}`")
-        expr = parse_expr(text)
-        if isinstance(expr, Ref) and expr.scope == "param":
-            settings[name] = f"param:{expr.name}"
-            continue
         try:
-            value = fold(expr, scope)
+            value = Opened(scope).formula(text)
         except FoldError as error:
             raise FoldError(f"not built yet: `{name} = {text}` of sampler `{sampler.name}`: {error}") from None
-        settings[name] = sorted(set(flat_ids(value))) if name == "suppress" else value
+        if name in ID_LISTS:
+            value = sorted(set(flat_ids(fold(parse_expr(text), scope))))
+        match value:
+            case {"param": param}:
+                settings[name] = f"param:{param}"
+            case _:
+                settings[name] = value
     return SamplerLink(name=sampler.name, settings=settings, over=sampler.over)
 
 
@@ -154,11 +139,11 @@ def link_stream_args(stream: StreamPlan, scope: ConfigScope) -> dict[str, Any]:
     return {name: fold(parse_expr(text), scope) for name, text in sorted(stream.args.items())}
 
 
-def stream_capacity(stream: StreamPlan, scope: ConfigScope) -> int | str:
-    """A number, or a sum such as `param:max_tokens+1`."""
+def stream_capacity(stream: StreamPlan, scope: ConfigScope) -> int | str | Formula:
+    """A number, a sum such as `param:max_tokens+1`, or a formula."""
     found = linear(parse_expr(stream.capacity), scope)
     if found is None:
-        raise FoldError(f"not built yet: capacity `{stream.capacity}`, which is no sum of params and a number")
+        return Opened(scope).formula(stream.capacity)
     names, more = found
     if not names:
         return more

@@ -87,6 +87,12 @@ class OpPlan(msgspec.Struct, frozen=True, kw_only=True):
     batch_max: str = ""
 
 
+class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: str
+    init: str
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
@@ -94,6 +100,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     cache: str = ""
     precision: str = ""
     weights: str = ""
+    states: list[StatePlan] = []
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +218,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     params: list[ParamPlan] = []
     caches: list[CachePlan] = []
     contexts: list[ContextPlan] = []
+    lets: dict[str, str] = {}
     samplers: list[SamplerPlan] = []
     nodes: list[NodePlan] = []
     streams: list[StreamPlan] = []

@@ -134,8 +134,6 @@ class ComponentMachine:
 
     def invoke(self, run: OpRun) -> tuple[Any, ...]:
         method = getattr(self._components[run.node], run.decl.name)
-        if run.decl.attrs.samples:
-            raise RuntimeFault(f"op `{run.node}.{run.decl.name}` samples, which the interpreter cannot hand to it")
         batched = run.store is not None or run.decl.attrs.batch == "stack"
         args = [*self._handed(run, batched), *(self._argument(run, k, batched) for k in range(len(run.args)))]
         found: Any = method(DenseRun(run), *args) if run.store is not None else method(*args)
@@ -148,8 +146,20 @@ class ComponentMachine:
     def _handed(self, run: OpRun, batched: bool) -> list[Any]:
         """What the op's attributes add before its arguments, as `worker.handed` has it."""
         from mstarc_runtime.sampling.op_noise import OpNoise
+        from mstarc_runtime.worker.cells import OpCells
 
-        return [OpNoise(self.arrays, [_philox_key(run.key)], batched)] if run.decl.attrs.random and run.key else []
+        found: list[Any] = [OpCells(self.arrays, [run.cells], batched)] if run.cells else []
+        if run.key is not None:
+            found.append(OpNoise(self.arrays, [_philox_key(run.key)], batched))
+        draw = run.draw
+        if draw is not None:
+            found.append((lambda logits: draw(logits[0])[None]) if batched else draw)
+        return found
+
+    def cell(self, kind: Any, dims: tuple[int, ...], init: Any) -> Any:
+        from mstarc_runtime.worker.cells import new_cell
+
+        return new_cell(self.arrays, kind.dtype, dims, init)
 
     def _argument(self, run: OpRun, k: int, batched: bool) -> Any:
         """An argument as the component protocol has it for one request: packed as it is, host in a list, others on a new dim 0."""

@@ -16,6 +16,7 @@ from mstarc.interp.hash_machine import Box, Row
 from mstarc.interp.machine import DrawKey, OpRun, SamplerState
 from mstarc.ir.core import OpDecl, Program
 from mstarc.ir.types import Lit, Tensor, Type
+from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.arrays import NumpyArrays
 from mstarc_runtime.program import ABSENT
@@ -69,6 +70,7 @@ class HashOps:
         self.peaks: dict[str, int] = {}
         self.batches: list[int] = []
         self._decls = {f"{n.name}.{o.name}": o for n in program.nodes for o in n.ops}
+        self._states = {n.name: n.states for n in linked.nodes}
         self._links = {f"{n.name}.{o.name}": (n.kind, o) for n in linked.nodes for o in n.ops}
 
     def attach(self, rank: Any) -> None:
@@ -81,7 +83,9 @@ class HashOps:
         return first.only == other.only and first.writes == other.writes and first.reads == other.reads
 
     def call_rows(self, op: str, calls: Sequence[tuple[Any, Any]]) -> list[Any]:
-        return [self._one(op, session, wait.args, wait.writes, wait.reads, wait.only) for session, wait in calls]
+        return [
+            self._one(op, wait.walk, session, wait.args, wait.writes, wait.reads, wait.only) for session, wait in calls
+        ]
 
     def call_batch(
         self, op: str, walk: str, sessions: Any, columns: Any, writes: Any, reads: Any, only: Any, errors: list[Any]
@@ -90,19 +94,19 @@ class HashOps:
         for column in columns:
             assert len(column) == len(sessions), f"{op}: a column of {len(column)} rows for {len(sessions)} requests"
         rows = [[column[i] for column in columns] for i in range(len(sessions))]
-        found = [self._one(op, s, row, writes, reads, only) for s, row in zip(sessions, rows, strict=True)]
+        found = [self._one(op, walk, s, row, writes, reads, only) for s, row in zip(sessions, rows, strict=True)]
         if found[0] is None or not isinstance(found[0], tuple):
             return None if found[0] is None else np.stack(found)
         return tuple(np.stack([row[k] for row in found]) for k in range(len(found[0])))
 
-    def _one(self, op: str, session: Any, args: Sequence[Any], writes: Any, reads: Any, only: Any) -> Any:
+    def _one(self, op: str, walk: str, session: Any, args: Sequence[Any], writes: Any, reads: Any, only: Any) -> Any:
         decl, (kind, link) = self._decls[op], self._links[op]
         values = tuple(to_machine(arg, port.type) for arg, port in zip(args, decl.params, strict=True))
         node, shapes = op.split(".")[0], tuple(_shape(port.type) for port in decl.results)
         if kind != "transformer":
-            results: Any = self.machine.invoke(OpRun(node, decl, values, shapes))
+            results: Any = self._stateless(op, walk, session, decl, values, shapes)
         else:
-            takes = count_rows(link, list(args))
+            takes = count_rows(link, list(args), session)
             names = reads[:1] if link.frozen else writes
             runs = [self._on(node, decl, session.context(name), values, shapes, takes) for name in names]
             results = runs[0]
@@ -111,6 +115,22 @@ class HashOps:
             arrays = tuple(arrays[k] for k in only)
             return arrays[0] if len(arrays) == 1 else arrays
         return arrays[0] if len(arrays) == 1 else arrays or None
+
+    def _stateless(self, op: str, walk: str, session: Any, decl: OpDecl, values: Any, shapes: Any) -> Any:
+        """A call with what the op is handed: a key, a draw and cells."""
+        node, sampler = op.split(".")[0], decl.attrs.samples
+        key = None
+        if decl.attrs.random:
+            key = DrawKey(session.seed, walk, op, session.next_draw(f"{walk}/{op}"))
+
+        def draw(logits: Any) -> int:
+            return self._draw(sampler, logits, session, f"{walk}/{sampler}")
+
+        if node not in session.cells:
+            states = self._states[node]
+            session.cells[node] = {s.name: evaluate(s.init, session.params, session.host) for s in states}
+        run = OpRun(node, decl, values, shapes, key=key, draw=draw if sampler else None, cells=session.cells[node])
+        return self.machine.invoke(run)
 
     def _on(self, node: str, decl: OpDecl, context: HashContext, values: Any, shapes: Any, takes: int) -> Any:
         step = 0 if decl.attrs.positions == "same" else 1
@@ -128,11 +148,13 @@ class HashOps:
     def sample(self, sampler: str, logits: Any, sites: Sequence[tuple[Any, str]], errors: Any = None) -> Any:
         tokens = []
         for row, (session, site) in zip(logits, sites, strict=True):
-            walk, _, name = site.partition("/")
-            key = DrawKey(session.seed, walk, name, session.next_draw(site))
-            state = SamplerState(sampler, {"temperature": 0.8}, (), ())
-            tokens.append(self.machine.sample(Box(int(row[0]), tuple(row.shape)), state, key))
+            tokens.append(self._draw(sampler, Box(int(row[0]), tuple(row.shape)), session, site))
         return np.asarray(tokens)
+
+    def _draw(self, sampler: str, logits: Any, session: Any, site: str) -> int:
+        walk, _, name = site.partition("/")
+        key = DrawKey(session.seed, walk, name, session.next_draw(site))
+        return self.machine.sample(logits, SamplerState(sampler, {"temperature": 0.8}, (), ()), key)
 
     def pools(self) -> dict[str, tuple[int, int]]:
         return {cache.name: (10**6, 16) for cache in self.linked.caches}

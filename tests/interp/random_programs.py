@@ -24,6 +24,16 @@ node llm: transformer on kv {{
   op peek(x: i64[]) -> (y: i64[]) {{ attend full positions same takes 2 frozen }}
 }}
 """
+#: ops of the node that only one arm calls: with noise, with its sampler, with cells alone
+OWN = ("noisy", "picky", "keeping")
+NODE = """node own{arm}: stateless {{
+  op noisy(x: i64[]) -> (y: i64[]) {{ random }}
+  op picky(x: i64[]) -> (y: i64[]) {{ samples pick{arm} }}
+  op keeping(x: i64[]) -> (y: i64[])
+  state seen: i64[] = param.p
+  state odd: bool[] = false
+}}
+"""
 
 
 class Generator:
@@ -70,7 +80,7 @@ class Generator:
             line = f"{value} = compute ({x} * 3 + {self.any_of(values)}) % 1009"
         elif pick == 1:
             ident, value = self.value()
-            line = f"{value} = invoke n.f({x})"
+            line = f"{value} = invoke {self.random.choice(('n.f', *(f'own{arm}.{op}' for op in OWN)))}({x})"
         elif pick == 2:
             logits, first = self.value("f32[40]")
             ident, second = self.value()
@@ -218,6 +228,7 @@ class Generator:
         lines = [DECLS.format(p=self.random.randint(0, 6), q=str(self.chance(0.5)).lower()).rstrip()]
         for arm in range(self.arms):
             lines += [f"context c{arm} on kv", f"context d{arm} on kv", f"sampler pick{arm}(temperature = 0.8)"]
+            lines.append(NODE.format(arm=arm).rstrip())
         lines += [self.stream(arm, empties[arm]) for arm in range(self.arms - 1)]
         for arm in range(self.arms):
             lines += self.walk(arm, empties[arm - 1] if arm else False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from mstarc.codegen.package import compile_model
@@ -15,6 +17,7 @@ from mstarc.plan.link import link
 from mstarc.plan.model import Plan
 from mstarc.plan.placement import Placement, find_placement, parse_placement, read_placement
 from mstarc.source import SourceFile
+from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked
 from tests.codegen.harness import plan_of
 
@@ -138,13 +141,11 @@ walk w(%0 x: host i64[]) {{ send %0 to s }}
     ("takes", "expected"),
     [
         ("dim.T", "rows:1"),
-        ("dim.N + dim.T", "sum:0,1+0"),
-        ("dim.N + 2", "sum:0+2"),
-        ("2 + dim.N + config.h", "sum:0+7"),
+        ("dim.N + 2", {"op": "+", "of": [{"rows": [0, 0]}, 2]}),
         ("config.h", "const:5"),
     ],
 )
-def test_takes(takes: str, expected: str) -> None:
+def test_takes(takes: str, expected: object) -> None:
     found = linked(plan_of(parse_program(OPS.format(takes=takes, capacity="9"))))
     assert found.nodes[0].ops[0].takes == expected
     assert found.contexts[0].max == 20
@@ -159,28 +160,48 @@ def test_a_context_without_a_bound_is_refused() -> None:
     assert "context `c` has no `max`" in findings[0].message
 
 
-@pytest.mark.parametrize("takes", ["2 * dim.N", "dim.N - 3", "dim.T - dim.N"])
-def test_takes_that_are_no_sums_are_refused(takes: str) -> None:
-    found, findings = attempt(plan_of(parse_program(OPS.format(takes=takes, capacity="9"))), "")
-    assert found is None
-    assert [d.rule.code for d in findings] == ["MC607"]
-    assert "not built yet: op `a.f` takes" in findings[0].message
-
-
 @pytest.mark.parametrize(
-    ("attributes", "shown"),
-    [("positions at at 3 advance 1 takes dim.T", "`positions at`")],
+    ("takes", "expected"),
+    [
+        ("2 * dim.N", 12),
+        ("dim.N - 3", 3),
+        ("dim.T - dim.N", -2),
+        ("dim.N + 2 * config.h", 16),
+        ("dim.N // 4 + param.p", 10),
+    ],
 )
-def test_attributes_that_are_not_built_are_refused(attributes: str, shown: str) -> None:
-    text = OPS.format(takes="dim.T", capacity="9").replace("positions seq takes dim.T", attributes)
-    found, findings = attempt(plan_of(parse_program(text)), "")
+def test_takes_are_counted_in_each_call(takes: str, expected: int) -> None:
+    found = linked(plan_of(parse_program(OPS.format(takes=takes, capacity="9"))))
+    op = found.nodes[0].ops[0]
+    values = {"N": np.zeros((6, 2)), "T": [1, 2, 3, 4]}
+    assert evaluate(op.takes, SimpleNamespace(p=9), None, [values["N"], values["T"]]) == expected
+
+
+def test_takes_of_a_length_that_no_argument_has_are_refused() -> None:
+    found, findings = attempt(plan_of(parse_program(OPS.format(takes="dim.Z", capacity="9"))), "")
     assert found is None
     assert [d.rule.code for d in findings] == ["MC607"]
-    assert f"not built yet: op `a.f` with {shown}" in findings[0].message
+    assert "not built yet: op `f` needs `Z`, which no argument has as a dim" in findings[0].message
+
+
+def test_positions_and_their_advance() -> None:
+    text = OPS.format(takes="dim.T", capacity="9")
+    text = text.replace(
+        "positions seq takes dim.T", "positions at at [0, param.p] advance param.p + config.h takes dim.T"
+    )
+    op = linked(plan_of(parse_program(text))).nodes[0].ops[0]
+    assert (op.positions, op.at) == ("at", [0, {"param": "p"}])
+    assert evaluate(op.advance, SimpleNamespace(p=3)) == 8
 
 
 @pytest.mark.parametrize(
-    ("capacity", "expected"), [("9", 9), ("param.p + 4", "param:p+4"), ("config.h + 1 + param.p", "param:p+6")]
+    ("capacity", "expected"),
+    [
+        ("9", 9),
+        ("param.p + 4", "param:p+4"),
+        ("config.h + 1 + param.p", "param:p+6"),
+        ("2 * param.p", {"op": "*", "of": [2, {"param": "p"}]}),
+    ],
 )
 def test_capacities(capacity: str, expected: int | str) -> None:
     found = linked(plan_of(parse_program(OPS.format(takes="dim.T", capacity=capacity))))

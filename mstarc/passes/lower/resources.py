@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Label
 from mstarc.ir import core
+from mstarc.ir.fold import ID_LISTS
 from mstarc.ir.types import Expr, Lit, Range, Tensor, Type
 from mstarc.passes.lower.symbols import nearest
 from mstarc.passes.lower.typed import is_truth, number_of, type_text
@@ -14,7 +15,7 @@ from mstarc.passes.lower.written import WrittenTypes
 from mstarc.source import Span
 from mstarc.syntax import ast
 
-SETTINGS = ("temperature", "top_k", "top_p", "repetition_penalty", "min_tokens", "suppress")
+SETTINGS = ("temperature", "top_k", "top_p", "repetition_penalty", "min_tokens", *ID_LISTS)
 _CACHE = ("layers", "heads", "kv_heads", "head_dim")
 _POLICIES: Mapping[str, tuple[str, ...]] = {
     "fixed": ("size",),
@@ -97,6 +98,11 @@ class Resources:
             if setting.over is not None:
                 over = self._over(setting, setting.over) or over
             settings[name] = self._setting(setting)
+        for one, other in (("min_tokens", "ends"), ("ends", "min_tokens")):
+            if one in settings and other not in settings:
+                message = f"sampler `{decl.name.text}` sets `{one}` without `{other}`"
+                help_text = "`min_tokens = N, ends = ID` keeps those ids from the first N draws"
+                self._report.report(rules.MC013, message, decl.name.span, subject=decl.name.text, help=help_text)
         return core.Sampler(decl.name.text, tuple(settings.items()), over, span=decl.span)
 
     def _over(self, setting: ast.Setting, context: ast.Name) -> str:
@@ -109,19 +115,21 @@ class Resources:
     def _setting(self, setting: ast.Setting) -> Expr:
         name = setting.name
         tree = setting.value if setting.value is not None else ast.Path((name,), name.span)
-        if name.text != "suppress":
+        if name.text not in ID_LISTS:
             if setting.high is not None or setting.exclude is not None:
-                message = f"`{name.text}` is one number; only `suppress` takes a range"
+                message = (
+                    f"`{name.text}` is one number; only {', '.join(f'`{name}`' for name in ID_LISTS)} take a range"
+                )
                 self._report.report(rules.MC013, message, setting.span, subject=name.text)
             return self._plain.number(tree, f"`{name.text}`").expr
-        low = self._plain.host(tree, "`suppress`").expr
+        low = self._plain.host(tree, f"`{name.text}`").expr
         exclude = None if setting.exclude is None else self._plain.host(setting.exclude, "`except`").expr
         if setting.high is None:
             if setting.exclude is not None:
                 message = "`except` keeps ids of a range, and there is none"
                 self._report.report(rules.MC013, message, setting.exclude.span)
             return low
-        return Range(low, self._plain.number(setting.high, "`suppress`").expr, exclude)
+        return Range(low, self._plain.number(setting.high, f"`{name.text}`").expr, exclude)
 
     # ------------------------------------------------------------------------------------------------------------- streams
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from mstarc_runtime.abi.formula import Formula
+
 
 class PortLink(msgspec.Struct, frozen=True, kw_only=True):
     """One param or result of an op as the spec declares it. dims: None where a length differs from call to call."""
@@ -23,8 +25,8 @@ class OpLink(msgspec.Struct, frozen=True, kw_only=True):
     """One op of a node. Param and result kinds are by port, in order.
 
     kind of a param: `scalar` (i64: [B] in a batch), `packed` (first dim free: concatenated), `plain` (fixed shape), `host`.
-    takes: "" = derived from the one token argument; else the index of the param whose rows count, "rows:<k>", a number
-    "const:<n>", or "sum:<k>,<l>,…+<n>" (rows of params k, l plus n).
+    takes: "" = derived from the one token argument; else a number "const:<n>", the param whose rows count "rows:<k>", or a
+    formula (`abi.formula`). at: the offsets of `positions at`, a formula. advance: a number or a formula.
     """
 
     name: str
@@ -36,14 +38,24 @@ class OpLink(msgspec.Struct, frozen=True, kw_only=True):
     optional: list[bool] = []
     attend: str = ""
     positions: str = ""
-    advance: int | None = None
-    takes: str = ""
+    at: Formula = None
+    advance: int | Formula = None
+    takes: str | Formula = ""
     frozen: bool = False
     cross: bool = False
     random: bool = False
     samples: str = ""
     batch: str = ""
     batch_max: int = 0
+
+
+class StateLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that a node keeps per request. init: a number or truth value, or a formula over params."""
+
+    name: str
+    dtype: str
+    dims: list[int] = []
+    init: Formula = 0
 
 
 class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +69,7 @@ class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     weights: str = ""
     precision: str = ""  # "" = the device's choice
+    states: list[StateLink] = []
     config: dict[str, Any] = {}
 
 
@@ -80,7 +93,7 @@ class ContextLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplerLink(msgspec.Struct, frozen=True, kw_only=True):
-    """Each setting is a number, a list of ids (`suppress`), or "param:<name>"."""
+    """Each setting is a number, a list of ids (`suppress`, `ends`), "param:<name>", or a formula over params."""
 
     name: str
     settings: dict[str, Any]
@@ -90,13 +103,13 @@ class SamplerLink(msgspec.Struct, frozen=True, kw_only=True):
 class StreamLink(msgspec.Struct, frozen=True, kw_only=True):
     """source and sink are ranks; args by name (`size`, `stride`, `chunk`, `left`, `max`; `cut` is an extern's name).
 
-    capacity is a number or "param:<name>+<n>". where: name of a generated predicate method, or "".
+    capacity is a number, "param:<name>+<n>", or a formula over params. where: name of a generated predicate method, or "".
     """
 
     name: str
     policy: str
     args: dict[str, Any]
-    capacity: int | str
+    capacity: int | str | Formula
     source: int
     sink: int
     at_end: str = ""

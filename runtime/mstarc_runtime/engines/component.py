@@ -7,11 +7,15 @@ A component is a class named in `specs/<model>.yaml`. It has one method per op o
 returns every output with that dim. Arrays are torch tensors; a component with `ARRAYS = "numpy"` gets numpy arrays, and a
 worker whose components all say so never imports torch.
 
-*Op attributes* hand a method more, before its arguments (after the `Run`):
+*Declarations* of the node and op hand a method more, before its arguments (after the `Run`), in this order:
 
-* `random`: a `Noise`. `noise.normal(2, 8)` gives f32 [2, 8], or [B, 2, 8] where arguments have the requests on dim 0. The numbers
-  are keyed by the request's seed, the walk, the op and how often this walk called it in this request, so they depend on neither
-  batch nor rank; several `normal`s of one call give different numbers, in the order of the calls.
+* `state`: a `Cells`, see there;
+* `random`: a `Noise`. Its numbers are keyed by the request's seed, the walk, the op and how often this walk called it in this
+  request, so they depend on neither batch nor rank; several `normal`s of one call give different numbers, in the order of the calls;
+* `samples S`: a function of logits that draws with S, as `sample(S, logits)` in the calling walk does: same history, same count of
+  draws.
+
+Where arguments have the requests on dim 0, so has everything that these give and take.
 
 A method must not change its arguments: they may be carried, emitted or sent.
 
@@ -67,6 +71,14 @@ class Run(Protocol):
     def cross(self, layer: int, q: Tensor, *, scale: float | None = None) -> Tensor:
         """Attend q [ΣT, heads, head_dim] over the context that the call names with `reads`, without a mask or a write."""
         ...
+
+
+class Cells(Protocol):
+    """A node's `state` in the request, by attribute. A new value is assigned, never written in place."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def __setattr__(self, name: str, value: Any) -> None: ...
 
 
 class Noise(Protocol):

@@ -17,6 +17,7 @@ from mstarc_runtime.abi.linked import OpLink
 from mstarc_runtime.engines.slots import call_slots
 from mstarc_runtime.sampling.philox_torch import normals
 from mstarc_runtime.worker.device_state import FAILED, SPENT, STOPPED, LoopState, NotOnDevice
+from mstarc_runtime.worker.handed import handed_count
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.ops import BoundOp
@@ -177,8 +178,8 @@ class DeviceBatch:
         """See `Batch.call`. Raises NotOnDevice for an op without a fixed shape."""
         bound = self.state.rank.ops.bound(op)
         link = bound.link
-        if link.random or link.samples or bound.arrays != "torch":
-            raise NotOnDevice(f"op `{op}` draws, or computes on the host")
+        if handed_count(bound.node, link) or bound.arrays != "torch":
+            raise NotOnDevice(f"op `{op}` draws, keeps cells, or computes on the host")
         if bound.node.kind == "transformer":
             values: Any = self._transform(bound, args, writes, reads)
         elif link.batch == "stack":
@@ -193,7 +194,8 @@ class DeviceBatch:
         state, link = self.state, bound.link
         transformers = state.rank.ops.transformers
         takes = constant_takes(link)
-        if takes is None or link.positions == "at" or not set(link.params) <= {"scalar", "plain"}:
+        moves = link.advance is None or isinstance(link.advance, int)
+        if takes is None or link.positions == "at" or not moves or not set(link.params) <= {"scalar", "plain"}:
             raise NotOnDevice(f"op `{bound.name}` has no fixed shape")
         names = reads[:1] if link.frozen else writes or transformers.contexts_of(bound.node.cache)
         cross = state.context(reads[0]).first(self.rows) if link.cross else None
@@ -258,6 +260,8 @@ class DeviceBatch:
 
 def constant_takes(link: OpLink) -> int | None:
     """How many entries a call of the op adds, if that is a constant (see `OpLink.takes`)."""
+    if not isinstance(link.takes, str):
+        return None
     if link.takes.startswith("const:"):
         return int(link.takes.removeprefix("const:"))
     tokens = [kind for kind in link.params if kind in ("scalar", "packed")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked, SamplerLink
 from mstarc_runtime.arrays import Arrays
 from mstarc_runtime.sampling.philox import DrawKey, normals
@@ -67,5 +68,7 @@ def _settings(link: SamplerLink, session: Session) -> Settings:
     for name, value in link.settings.items():
         if isinstance(value, str) and value.startswith("param:"):
             value = getattr(session.params, value.removeprefix("param:"))
-        found[name] = tuple(int(i) for i in value) if name == "suppress" else value
+        elif isinstance(value, dict):
+            value = evaluate(value, session.params, session.host)
+        found[name] = value
     return Settings(**found)

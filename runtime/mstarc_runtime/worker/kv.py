@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from mstarc_runtime.abi.formula import Formula, evaluate
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PAGE_SIZE_GPU, Geometry, PagedPool
@@ -122,14 +123,15 @@ class TransformerOps:
         calls: list[Call] = []
         places: list[int] = []
         for i, (session, row) in enumerate(zip(sessions, rows, strict=True)):
-            takes = count_rows(link, row)
+            takes = count_rows(link, row, session)
             if takes == 0:
                 outcomes[i] = None
                 continue
             found = self._contexts(link, session, writes, reads, takes)
             if found is not None:
                 places.append(i)
-                calls.append(Call(row, found[0], takes, found[1], advance=link.advance))
+                advance = _host_number(link.advance, session, row)
+                calls.append(Call(row, found[0], takes, found[1], _offsets(link, session, row), advance))
         if not calls:
             return outcomes
         lanes = [i for i, call in zip(places, calls, strict=True) for _ in call.contexts]
@@ -188,8 +190,10 @@ class TransformerOps:
         return {**used, "pages": sum(used.values())}
 
 
-def count_rows(link: OpLink, row: Sequence[Any]) -> int:
+def count_rows(link: OpLink, row: Sequence[Any], session: Session) -> int:
     """How many entries a call adds, by the op's `takes` (see `OpLink`)."""
+    if not isinstance(link.takes, str):
+        return int(evaluate(link.takes, session.params, session.host, row))
     if not link.takes:
         for kind, value in zip(link.params, row, strict=True):
             if kind == "scalar":
@@ -198,10 +202,18 @@ def count_rows(link: OpLink, row: Sequence[Any]) -> int:
                 return len(value)
         raise ValueError(f"op `{link.name}` has no token argument to count")
     kind, _, rest = link.takes.partition(":")
-    if kind == "const":
-        return int(rest)
-    ports, _, more = rest.partition("+")
-    return sum(len(row[int(k)]) for k in re.findall(r"\d+", ports)) + int(more or 0)
+    return int(rest) if kind == "const" else len(row[int(rest)])
+
+
+def _offsets(link: OpLink, session: Session, row: Sequence[Any]) -> torch.Tensor | None:
+    """What `positions at` adds to the counter: i64 [takes] or [3, takes]; None for another rule."""
+    if link.positions != "at":
+        return None
+    return torch.as_tensor(np.asarray(evaluate(link.at, session.params, session.host, row)), dtype=torch.int64)
+
+
+def _host_number(formula: int | Formula, session: Session, row: Sequence[Any]) -> int | None:
+    return None if formula is None else int(evaluate(formula, session.params, session.host, row))
 
 
 def _sharing(linked: Linked, device: str) -> int:

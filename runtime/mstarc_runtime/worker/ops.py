@@ -16,7 +16,7 @@ from mstarc_runtime.checkpoints import LazyCheckpoints, resolve
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError, RuntimeFault, describe
 from mstarc_runtime.program import ABSENT
-from mstarc_runtime.worker.handed import Handed
+from mstarc_runtime.worker.handed import Handed, handed_count
 from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
 
@@ -65,6 +65,11 @@ class OpTable:
         self._load(nodes, classes, device, report)
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
+        sampling = sorted(name for name, bound in self._ops.items() if bound.link.samples)
+        if numpy_only and sampling:
+            raise LoadError(
+                f"op `{sampling[0]}` is handed a sampler, which takes torch tensors: not with ARRAYS = numpy"
+            )
         if not numpy_only:
             from mstarc_runtime.worker.draws import Draws
             from mstarc_runtime.worker.kv import TransformerOps
@@ -114,7 +119,7 @@ class OpTable:
         """Whether two waiting calls of an op may share a batch."""
         return (
             first.only == other.only
-            and (first.walk == other.walk or not self._ops[first.op].link.random)
+            and (first.walk == other.walk or not self._draws_itself(first.op))
             and first.writes == other.writes
             and first.reads == other.reads
             and all(
@@ -122,6 +127,9 @@ class OpTable:
                 for a, b in zip(first.args, other.args, strict=True)
             )
         )
+
+    def _draws_itself(self, op: str) -> bool:
+        return self._ops[op].link.random or bool(self._ops[op].link.samples)
 
     def _is_transformer(self, op: str) -> bool:
         return self._ops[op].node.kind == "transformer"
@@ -159,10 +167,10 @@ class OpTable:
         rows: list[tuple[Any, ...]] = []
         try:
             if bound.link.batch == "stack" and bound.node.kind == "stateless":
-                handed = Handed(self.arrays, bound, walk, sessions)
+                handed = Handed(self.arrays, self._draws, bound, walk, sessions)
                 with handed.undone_on_failure():  # batched already: nothing to take apart and put together
                     results = bound.method(*handed.rows(range(len(sessions))), *columns)
-                bound.check.columns(results)
+                    bound.check.columns(results)
                 return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
             rows = _rows(columns, len(sessions))
             return self._stack(self._run(bound, walk, sessions, rows, writes, reads, only))
@@ -195,7 +203,7 @@ class OpTable:
         only: tuple[int, ...] | None,
     ) -> list[Any]:
         outcomes: list[Any]
-        handed = Handed(self.arrays, bound, walk, sessions)
+        handed = Handed(self.arrays, self._draws, bound, walk, sessions)
         with handed.undone_on_failure():
             if bound.node.kind == "transformer":
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, writes, reads, handed)
@@ -321,7 +329,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:
     """A method that cannot take the op's arguments is found at start-up, not on a request."""
-    count = len(link.params) + (node.kind == "transformer") + link.random
+    count = len(link.params) + (node.kind == "transformer") + handed_count(node, link)
     try:
         inspect.signature(method).bind(*[None] * count)
     except TypeError as error:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mstarc_runtime.abi.chunks import Chunker, policy_of
+from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked, StreamLink
 from mstarc_runtime.abi.messages import (
     CloseStream,
@@ -321,8 +322,8 @@ def _device_options(ops: OpTable) -> DeviceOptions | None:
 
 
 def _capacity(link: StreamLink, session: Session) -> int:
-    if isinstance(link.capacity, int):
-        return link.capacity
+    if not isinstance(link.capacity, str):
+        return int(evaluate(link.capacity, session.params, session.host))
     total = 0
     for term in link.capacity.split("+"):
         name = term.removeprefix("param:")

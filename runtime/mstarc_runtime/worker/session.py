@@ -1,4 +1,4 @@
-"""What one request holds on one rank: params, contexts, sampler histories, streams and running walks."""
+"""What one request holds on one rank: params, contexts, sampler histories, cells, streams and running walks."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Session:
         self.contexts: dict[str, Any] = {}
         self.samplers: dict[str, Any] = {}
         self.draws: dict[str, int] = {}
+        self.cells: dict[str, dict[str, Any]] = {}  # node -> its cells
         self.outs: dict[tuple[str, int], StreamOut] = {}
         self.ins: dict[tuple[str, int], StreamIn] = {}
         self.runs: dict[int, WalkRun] = {}
@@ -102,6 +103,7 @@ class Session:
         self.outs.clear()
         self.ins.clear()
         self.samplers.clear()
+        self.cells.clear()
 
     def check_room(self, name: str, length: int, takes: int) -> None:
         """Refuse a write beyond the context's declared max: that request fails, no other is touched."""
