@@ -18,6 +18,7 @@ from mstarc_runtime.engines.op_graphs import Capture, FixedOp, OpGraph
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.errors import describe
 from mstarc_runtime.program import ABSENT
+from mstarc_runtime.worker.handed import handed_count
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.handed import Handed
@@ -82,7 +83,9 @@ class TransformerOps:
         ragged = any(len(dims) != len(port.dims) for dims, port in zip(shapes, link.inputs, strict=True))
         if bound.node.kind != "transformer" or not link.inputs or ragged or any(link.optional):
             return None
-        if link.cross or link.random or not (link.takes.startswith("const:") or not link.takes):
+        if link.cross or link.positions == "at" or handed_count(bound.node, link):
+            return None
+        if not isinstance(link.takes, str) or link.takes.startswith("rows:") or isinstance(link.advance, dict):
             return None
         takes = int(link.takes.removeprefix("const:")) if link.takes else 1
         inputs = tuple((DTYPES[port.dtype], dims) for port, dims in zip(link.inputs, shapes, strict=True))
