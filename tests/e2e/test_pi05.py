@@ -53,11 +53,11 @@ async def test_the_flow_leaves_the_prefix_as_it_was(program: Any, monkeypatch: p
     call = TransformerEngine.call
     checked: list[int] = []
 
-    def watched(engine: TransformerEngine, method: Any, spec: Any, calls: Any) -> Any:
+    def watched(engine: TransformerEngine, method: Any, spec: Any, calls: Any, *more: Any) -> Any:
         if not spec.frozen:
-            return call(engine, method, spec, calls)
+            return call(engine, method, spec, calls, *more)
         before = [_state(engine, each.contexts[0]) for each in calls]
-        results = call(engine, method, spec, calls)
+        results = call(engine, method, spec, calls, *more)
         for each, was in zip(calls, before, strict=True):
             now = _state(engine, each.contexts[0])
             assert now[1:] == was[1:] and torch.equal(now[0], was[0])
