@@ -1,4 +1,4 @@
-"""The HTTP application over an engine: OpenAI's chat, every request by name, health, readiness and metrics."""
+"""The HTTP application over an engine: OpenAI's chat and speech, every request by name, health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from mstarc_runtime.errors import BadRequest, RuntimeFault
-from mstarc_runtime.serving import actions, chat, walks
+from mstarc_runtime.serving import actions, chat, speech, walks
 from mstarc_runtime.serving.body import read_json, read_values, wants_msgpack
 from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.faults import RETRY_S, Fault, fault, log_unexpected, shown_to
@@ -78,6 +78,14 @@ def _add_work(app: FastAPI, service: Service) -> None:
         name = "chat" if service.surface is None else service.surface.entry.name
         return await _serve(
             service, request, name, lambda client, body, start: chat.complete(service, client, body, start)
+        )
+
+    @app.post("/v1/audio/speech")
+    async def audio_speech(request: Request) -> Response:
+        """OpenAI's speech of a text."""
+        name = "speech" if service.speech is None else service.speech.entry.name
+        return await _serve(
+            service, request, name, lambda client, body, start: speech.complete(service, client, body, start)
         )
 
     @app.post("/v1/walks/{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import wave
 from typing import Any
 
@@ -36,3 +37,10 @@ def wav(pcm: bytes, rate: int) -> bytes:
         file.setframerate(rate)
         file.writeframes(pcm)
     return buffer.getvalue()
+
+
+def wav_opening(rate: int) -> bytes:
+    """The header of a WAV stream, 16-bit mono, whose length is not known: both sizes are the largest there are."""
+    endless = b"\xff\xff\xff\xff"
+    form = struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16)
+    return b"RIFF" + endless + b"WAVEfmt " + form + b"data" + endless

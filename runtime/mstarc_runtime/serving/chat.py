@@ -20,16 +20,13 @@ from mstarc_runtime.serving.answer import Answer, Audio, Text, Usage
 from mstarc_runtime.serving.audio import wav
 from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.faults import log_unexpected, shown_to
-from mstarc_runtime.serving.schema import ChatRequest, ContentPart, InputAudio, validate
+from mstarc_runtime.serving.schema import MODEL_PARAMS, ChatRequest, ContentPart, InputAudio, validate
 from mstarc_runtime.serving.service import Service
 from mstarc_runtime.serving.sse import DONE, EventStream, JsonResponse
 from mstarc_runtime.serving.sse import data as event_of
 from mstarc_runtime.serving.surface import Surface
 
 _OFF_LOOP = 2**18  # characters of base64 beyond which decoding leaves the event loop
-
-#: params of the model that a chat request may set, all of the same name
-_PARAMS = ("max_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "ignore_eos")
 
 
 async def complete(service: Service, client: Client, body: dict[str, Any], start: float) -> Response:
@@ -80,7 +77,7 @@ def check(service: Service, surface: Surface, asked: ChatRequest) -> None:
         raise BadRequest(f"`{model}` has no audio output", "modalities")
     if asked.audio is not None and surface.voices and asked.audio.voice not in surface.voices:
         raise BadRequest(f"`audio.voice` must be one of {', '.join(surface.voices)}", "audio.voice")
-    for name in _PARAMS:
+    for name in MODEL_PARAMS:
         if getattr(asked, name) is not None and name not in surface.params:
             raise BadRequest(f"`{name}` is not a parameter of `{model}`", name)
     if asked.max_completion_tokens is not None and "max_tokens" not in surface.params:
@@ -89,7 +86,7 @@ def check(service: Service, surface: Surface, asked: ChatRequest) -> None:
 
 def params(asked: ChatRequest, surface: Surface) -> dict[str, Any]:
     """The model's params that the client set."""
-    found = {name: getattr(asked, name) for name in _PARAMS if getattr(asked, name) is not None}
+    found = {name: getattr(asked, name) for name in MODEL_PARAMS if getattr(asked, name) is not None}
     if asked.max_completion_tokens is not None:
         found["max_tokens"] = asked.max_completion_tokens
     return found

@@ -33,11 +33,19 @@ UNSUPPORTED = frozenset(
         *("service_tier", "store", "tool_choice", "tools", "top_logprobs", "verbosity", "web_search_options"),
     }
 )
+#: fields of OpenAI's speech request that are refused unless null
+_UNSUPPORTED_IN_SPEECH = frozenset({"instructions"})
+#: params of a model that OpenAI's requests may set, all of the same name
+MODEL_PARAMS = ("max_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "ignore_eos")
 _UNSUPPORTED_IN_MESSAGE = frozenset({"audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"})
 
 
 def _text_or_many(value: Any) -> str | None:
     return _TEXT if isinstance(value, str) else _MANY if isinstance(value, list) else None
+
+
+def _text_or_object(value: Any) -> str | None:
+    return _TEXT if isinstance(value, str) else _MANY if isinstance(value, dict | VoiceId) else None
 
 
 class Strict(BaseModel):
@@ -183,6 +191,46 @@ class ChatRequest(Strict):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class VoiceId(Strict):
+    """A voice by its id."""
+
+    id: _Name
+
+
+class SpeechRequest(Strict):
+    """`POST /v1/audio/speech`. Ranges of model parameters are those of the model's spec and are checked there."""
+
+    model: str
+    input: Annotated[str, StringConstraints(min_length=1)]
+    voice: Annotated[Annotated[_Name, Tag(_TEXT)] | Annotated[VoiceId, Tag(_MANY)], Discriminator(_text_or_object)]
+    response_format: Literal["wav", "pcm"] | None = None
+    stream_format: Literal["audio", "sse"] | None = None
+    speed: Annotated[float, Field(ge=1, le=1)] | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nulls(cls, given: Any) -> Any:
+        return _drop_nulls(given, _UNSUPPORTED_IN_SPEECH)
+
+    @property
+    def voice_name(self) -> str:
+        return self.voice if isinstance(self.voice, str) else self.voice.id
+
+    @property
+    def format(self) -> Literal["wav", "pcm"]:
+        return self.response_format or "wav"
+
+
 class WalkRequest(Strict):
     """`POST /v1/walks/<request>`: inputs and params by their names in the spec, the wanted output modalities."""
 
@@ -247,7 +295,7 @@ def _text(model: type[Strict], first: Mapping[str, Any], path: str) -> str:
         case "extra_forbidden":
             return _unknown(model, path)
         case "union_tag_not_found":
-            return "must be text or a list"
+            return f"must be text or {'an object with an `id`' if model is SpeechRequest else 'a list'}"
         case "literal_error":
             return f"must be {context['expected']}"
         case "greater_than_equal" | "less_than_equal" if context.get("ge", context.get("le")) in (0, 1):
@@ -260,7 +308,7 @@ def _unknown(model: type[Strict], path: str) -> str:
     """Why a field is not taken: known to OpenAI's API but not here, or not known at all."""
     name = path.rpartition(".")[2]
     known = UNSUPPORTED if path == name else _UNSUPPORTED_IN_MESSAGE
-    if model is ChatRequest and name in known:
+    if (model is ChatRequest and name in known) or (model is SpeechRequest and path in _UNSUPPORTED_IN_SPEECH):
         return "is not supported"
     near = get_close_matches(name, sorted(model.model_fields), n=1) if path == name else []
     return "is not a field of this request" + (f"; did you mean `{near[0]}`?" if near else "")

@@ -18,7 +18,7 @@ from mstarc_runtime.serving.body import MAX_BYTES
 from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.metrics import Metrics
 from mstarc_runtime.serving.sse import WRITE_S
-from mstarc_runtime.serving.surface import chat_surface, policy_surface, text_decoder
+from mstarc_runtime.serving.surface import chat_surface, policy_surface, speech_surface, text_decoder
 from mstarc_runtime.serving.text import TextReader, reader_of
 
 
@@ -40,6 +40,7 @@ class Service:
         self.engine = engine
         self.options = options or Options()
         self.surface = chat_surface(engine.linked, engine.program, engine.externs)
+        self.speech = speech_surface(engine.linked, engine.program)
         self.policy = policy_surface(engine.linked, engine.program, engine.externs)
         self._decoder = text_decoder(engine.linked, engine.externs)
         self.metrics = Metrics(engine)

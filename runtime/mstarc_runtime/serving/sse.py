@@ -38,6 +38,10 @@ class JsonResponse(Response):
         return encode(content)
 
 
+class Broken(Exception):
+    """The body of an answer ends before its end, and the client must notice."""
+
+
 class EventStream(Response):
     """Sends what `events` gives; the generator turns its own errors into events. At the end, whichever it is, awaits `close`."""
 
@@ -67,9 +71,21 @@ class EventStream(Response):
         except (OSError, TimeoutError) as error:
             log.info("a client stopped reading: %s", error or "write timeout")
             return
+        except Broken:
+            return  # without a last piece: the server closes the connection
         finally:
             try:
                 await self._events.aclose()
             finally:
                 await self._close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class ByteStream(EventStream):
+    """Bytes of one media type as they come."""
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], media_type: str
+    ) -> None:
+        self.media_type = media_type
+        super().__init__(pieces, close)

@@ -1,4 +1,4 @@
-"""What of a model the chat and the action endpoints show: read once from the linked program's `modalities` and `chat` sections."""
+"""What of a model the chat, speech and action endpoints show: read once from the linked program's `modalities` and `chat` sections."""
 
 from __future__ import annotations
 
@@ -64,6 +64,41 @@ def text_decoder(linked: Linked, externs: Externs) -> Callable[[], TextDecoder] 
     """What makes a decoder for one request's token ids; None if the model names none."""
     text: Mapping[str, Any] = linked.modalities.get("text") or {}
     return externs.bind(text["decoder"]) if text.get("decoder") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """The request that speaks a text. `voice`: the param that takes the voice, "" if the model has one voice.
+
+    `finish` is the loop whose iterations are the ids of the audio, `usage` the context that they and the prompt stand in; "" if the
+    binding does not say.
+    """
+
+    entry: Entry
+    surface: Surface
+    voice: str
+    finish: str
+    usage: str
+
+
+def speech_surface(linked: Linked, program: ConductorProgram) -> Speech | None:
+    """What `/v1/audio/speech` runs; None if the binding does not say. Raises LoadError if it does not fit the program."""
+    audio: Mapping[str, Any] = linked.modalities.get("audio") or {}
+    if "request" not in audio:
+        return None
+    entry = next((entry for entry in program.ENTRIES if entry.name == audio["request"]), None)
+    if entry is None or "audio" not in dict(entry.outputs):
+        raise LoadError(f"`modalities.audio.request` names `{audio['request']}`, which is no request that gives audio")
+    if (audio.get("input"), "text") not in {(item.name, item.kind) for item in entry.inputs}:
+        raise LoadError(
+            f"`modalities.audio.input` names `{audio.get('input')}`, which is no text that `{entry.name}` takes"
+        )
+    params, voice = {param.name: param for param in program.PARAMS}, str(audio.get("voice", ""))
+    if voice and voice not in params:
+        raise LoadError(f"`modalities.audio.voice` names `{voice}`, which is no param of `{linked.model}`")
+    voices = params[voice].members if voice and params[voice].members else tuple(audio.get("voices", ()))
+    surface = Surface(entry, str(audio["input"]), False, params, None, "", "", int(audio.get("rate", 24000)), voices)
+    return Speech(entry, surface, voice, str(audio.get("finish", "")), str(audio.get("usage", "")))
 
 
 @dataclass(frozen=True, slots=True)
