@@ -1,11 +1,13 @@
 """The decoder of SNAC (Siuzdak et al., "SNAC: Multi-Scale Neural Audio Codec", 2024): codes of several rates -> samples.
 
-All convolutions see a whole window; nothing is causal. Shapes: B requests, T time steps of a stage, C channels.
+All convolutions see a whole window; nothing is causal. Shapes: B requests, T time steps of a stage, C channels. A *span* is a range of
+time steps, low to high without high: what is asked for of a window tells which steps of each stage it depends on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,13 @@ from mstarc_runtime.models.orpheus.config import SnacConfig
 
 _DILATIONS = (1, 3, 9)
 _KERNEL = 7
+_REACH = _KERNEL // 2
+Span: TypeAlias = tuple[int, int]
+
+
+def widened(span: Span, by: int, steps: int) -> Span:
+    """A span with so many more steps on both sides, inside 0..steps."""
+    return max(0, span[0] - by), min(steps, span[1] + by)
 
 
 class Codebook(nn.Module):
@@ -36,6 +45,10 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.ones(1, channels, 1))
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            from mstarc_runtime.models.orpheus import fused
+
+            return fused.snake(x, self.alpha)
         return x + torch.sin(self.alpha * x).square() / (self.alpha + 1e-9)
 
 
@@ -45,12 +58,20 @@ class Residual(nn.Module):
     def __init__(self, channels: int, dilation: int) -> None:
         super().__init__()
         padding = dilation * (_KERNEL - 1) // 2
+        self.dilation = dilation
         self.snake1 = Snake(channels)
         self.deep = nn.Conv1d(channels, channels, _KERNEL, dilation=dilation, padding=padding, groups=channels)
         self.snake2 = Snake(channels)
         self.wide = nn.Conv1d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            from mstarc_runtime.models.orpheus import fused
+
+            deep, bias = self.deep, self.deep.bias
+            assert bias is not None
+            inner = fused.snake_conv_snake(x, self.snake1.alpha, deep.weight, bias, self.snake2.alpha, self.dilation)
+            return F.conv1d(inner, self.wide.weight, self.wide.bias).add_(x)
         out: Tensor = x + self.wide(self.snake2(self.deep(self.snake1(x))))
         return out
 
@@ -58,9 +79,12 @@ class Residual(nn.Module):
 class Upsample(nn.Module):
     """A stage: `rate` times as many steps, half as many channels, noise, residuals. [B, C, T] -> [B, C/2, rate · T]."""
 
+    reach = _REACH * sum(_DILATIONS)  # steps on each side that the residuals look at
+
     def __init__(self, channels: int, rate: int) -> None:
         super().__init__()
         half = channels // 2
+        self.rate = rate
         self.snake = Snake(channels)
         self.up = nn.ConvTranspose1d(
             channels, half, 2 * rate, stride=rate, padding=(rate + 1) // 2, output_padding=rate % 2
@@ -68,11 +92,20 @@ class Upsample(nn.Module):
         self.noise = nn.Conv1d(half, half, 1, bias=False)
         self.residuals = nn.ModuleList(Residual(half, dilation) for dilation in _DILATIONS)
 
-    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
-        """`noise` [B, rate · T] is the same for all channels; None leaves it out."""
-        x = self.up(self.snake(x))
+    def source(self, span: Span, steps: int) -> Span:
+        """The input steps, of `steps`, on which the upsampled steps `span` depend."""
+        padding, taps = (self.rate + 1) // 2, 2 * self.rate
+        low, high = span[0] + padding - taps + 1, span[1] - 1 + padding
+        return max(0, -(-low // self.rate)), min(steps, high // self.rate + 1)
+
+    def forward(self, x: Tensor, noise: Tensor | None, start: int, span: Span) -> Tensor:
+        """x: the input steps from `start` on -> the output steps `span`, and wrong ones no further than `reach` from a cut.
+
+        `noise` [B, high - low] is the same for all channels; None leaves it out.
+        """
+        x = self.up(self.snake(x))[:, :, span[0] - start * self.rate : span[1] - start * self.rate]
         if noise is not None:
-            x = x + noise[:, None] * self.noise(x)
+            x = torch.addcmul(x, noise[:, None], self.noise(x))
         for residual in self.residuals:
             x = residual(x)
         return x
@@ -104,9 +137,38 @@ class SnacDecoder(nn.Module):
         ]
         return torch.stack(levels).sum(0)
 
-    def forward(self, codes: Sequence[Tensor], noise: Sequence[Tensor] | None = None) -> Tensor:
-        """`noise`: standard normals [B, time steps] for each stage; None leaves the noise out."""
+    def forward(
+        self, codes: Sequence[Tensor], noise: Sequence[Tensor] | None = None, heard: Span | None = None
+    ) -> Tensor:
+        """Samples of the span `heard` (None: all). `noise`: standard normals [B, time steps] for each stage; None leaves it out.
+
+        Only what these samples depend on is computed.
+        """
         x = self.wide(self.deep(self.latents(codes)))
-        for n, stage in enumerate(self.stages):
-            x = stage(x, None if noise is None else noise[n])
-        return torch.tanh(self.out(self.snake(x)))[:, 0]
+        lengths = [x.shape[2]]
+        for stage in self._stages():
+            lengths.append(lengths[-1] * stage.rate)
+        heard = heard or (0, lengths[-1])
+        start = 0
+        for n, (stage, (source, made, kept)) in enumerate(
+            zip(self._stages(), self._spans(lengths, heard), strict=True)
+        ):
+            x = x[:, :, source[0] - start : source[1] - start]
+            x = stage(x, None if noise is None else noise[n][:, made[0] : made[1]], source[0], made)
+            x, start = x[:, :, kept[0] - made[0] : kept[1] - made[0]], kept[0]
+        samples = torch.tanh(self.out(self.snake(x)))[:, 0]
+        return samples[:, heard[0] - start : heard[1] - start]
+
+    def _stages(self) -> list[Upsample]:
+        return [stage for stage in self.stages if isinstance(stage, Upsample)]
+
+    def _spans(self, lengths: Sequence[int], heard: Span) -> list[tuple[Span, Span, Span]]:
+        """For each stage the steps of its input, those that it makes, and those of them that are right and needed."""
+        spans = []
+        kept = widened(heard, _REACH, lengths[-1])
+        for stage, before, after in reversed(list(zip(self._stages(), lengths[:-1], lengths[1:], strict=True))):
+            made = widened(kept, stage.reach, after)
+            source = stage.source(made, before)
+            spans.append((source, made, kept))
+            kept = source
+        return spans[::-1]

@@ -87,5 +87,5 @@ class Snac:
         """
         codes, good = self.codes(ids)
         samples = self.facts.frame_samples
-        heard = self.net(codes, noise)[:, HEARD * samples : (HEARD + 1) * samples]
+        heard = self.net(codes, noise, (HEARD * samples, (HEARD + 1) * samples))
         return torch.where(good[:, None], heard, torch.zeros_like(heard))
