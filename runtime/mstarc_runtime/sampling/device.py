@@ -74,9 +74,9 @@ class SamplerRows:
         self.min_tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self.count = torch.zeros(rows, dtype=torch.int64, device=device)
         self.seen = torch.zeros(rows, vocab if plan.penalty else 0, dtype=torch.bool, device=device)
-        self._never = _table(plan.suppress, vocab, device)
-        self._not_first = _table(plan.suppress_first, vocab, device)
-        self._ends = _table(plan.ends, vocab, device)
+        self.never = _table(plan.suppress, vocab, device)
+        self.not_first = _table(plan.suppress_first, vocab, device)
+        self.ends = _table(plan.ends, vocab, device)
 
     def tensors(self) -> list[Tensor]:
         """Everything that has a row per request."""
@@ -117,17 +117,26 @@ class SamplerRows:
 
         Ids of active rows join their histories. A row without a usable logit gets id 0.
         """
+        if logits.is_cuda and not self.plan.greedy:
+            from mstarc_runtime.sampling import draw_triton  # triton is there where CUDA is
+
+            ids, usable = draw_triton.draw(self, logits, number)
+        else:
+            ids, usable = self._drawn(logits, number)
+        joins = active & usable
+        self.count.add_(joins)
+        self.note(ids, joins)
+        return ids, usable
+
+    def _drawn(self, logits: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+        """`draw` without the histories."""
         adjusted = self._adjusted(logits)
         best, ids = adjusted.max(dim=-1)  # the lowest index on ties, as torch documents
         usable = best.isfinite()
         if not self.plan.greedy:
             drawn = self._random(adjusted.float(), best.float(), number)
             ids = torch.where(self.temperature > 0.0, drawn, ids)
-        ids = torch.where(usable, ids, 0)
-        joins = active & usable
-        self.count.add_(joins)
-        self.note(ids, joins)
-        return ids, usable
+        return torch.where(usable, ids, 0), usable
 
     def _adjusted(self, logits: Tensor) -> Tensor:
         """Penalty and suppression, in f32 (f64 stays); the penalty counts an id once."""
@@ -136,11 +145,11 @@ class SamplerRows:
         if plan.penalty:
             penalty = self.penalty[:, None].to(x.dtype)
             x = torch.where(self.seen, torch.where(x > 0, x / penalty, x * penalty), x)
-        banned = self._never
+        banned = self.never
         if plan.suppress_first:
-            banned = banned | (self._not_first & (self.count == 0)[:, None])
+            banned = banned | (self.not_first & (self.count == 0)[:, None])
         if plan.min_tokens and plan.ends:
-            banned = banned | (self._ends & (self.count < self.min_tokens)[:, None])
+            banned = banned | (self.ends & (self.count < self.min_tokens)[:, None])
         if plan.suppress or plan.suppress_first or (plan.min_tokens and plan.ends):
             x = x.masked_fill(banned, float("-inf"))
         return x

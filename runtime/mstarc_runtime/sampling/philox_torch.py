@@ -31,6 +31,10 @@ def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple
 
 def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
     """As `philox.uniforms`: one number f64 [B] in [0, 1) per row. seed i64 [B] (its 64 bits), site: `site_hash`, j i64 [B]."""
+    if j.is_cuda:
+        from mstarc_runtime.sampling import philox_triton  # triton is there where CUDA is
+
+        return philox_triton.uniforms(seed, site, j)
     zero = torch.zeros_like(j)
     counter = (zero, j & _MASK, zero + (site & _MASK), zero + (site >> 32))
     words = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))

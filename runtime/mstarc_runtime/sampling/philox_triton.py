@@ -1,4 +1,4 @@
-"""Standard normals by key in one kernel: the numbers of `philox.normals`, up to the last bit of a logarithm or a cosine in f64."""
+"""Keyed random numbers in one kernel: those of `philox`, normals up to the last bit of a logarithm or a cosine in f64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _normals(out, seeds, draws, site_low, site_high, skip, count, BLOCK: tl.cons
     c2 = zero + site_low.to(tl.uint32)
     c3 = zero + site_high.to(tl.uint32)
     w0, w1, w2, w3 = tl.philox(tl.load(seeds + row), c0, c1, c2, c3)
-    turn = 2.0 * 3.141592653589793 / 4294967296.0
+    turn = tl.full([BLOCK], 1.4629180792671596e-09, tl.float64)  # 2 pi / 2**32
     first = tl.sqrt(-2.0 * tl.log((w0.to(tl.float64) + 1.0) / 4294967296.0))
     second = tl.sqrt(-2.0 * tl.log((w2.to(tl.float64) + 1.0) / 4294967296.0))
     at = row.to(tl.int64) * count + block * 4
@@ -33,6 +33,27 @@ def _normals(out, seeds, draws, site_low, site_high, skip, count, BLOCK: tl.cons
     tl.store(out + at + 1, (first * tl.sin(w1.to(tl.float64) * turn)).to(tl.float32), mask=left > 1)
     tl.store(out + at + 2, (second * tl.cos(w3.to(tl.float64) * turn)).to(tl.float32), mask=left > 2)
     tl.store(out + at + 3, (second * tl.sin(w3.to(tl.float64) * turn)).to(tl.float32), mask=left > 3)
+
+
+@triton.jit
+def _uniforms(out, seeds, draws, site_low, site_high, count, BLOCK: tl.constexpr):
+    """One number of 53 bits in [0, 1) per key."""
+    at = tl.arange(0, BLOCK)
+    inside = at < count
+    zero = tl.zeros([BLOCK], tl.uint32)
+    c1 = tl.load(draws + at, mask=inside, other=0).to(tl.uint32)
+    seed = tl.load(seeds + at, mask=inside, other=0)
+    w0, w1, _, _ = tl.philox(seed, zero, c1, zero + site_low.to(tl.uint32), zero + site_high.to(tl.uint32))
+    high, low = (w0 >> 5).to(tl.float64), (w1 >> 6).to(tl.float64)
+    tl.store(out + at, (high * 67108864.0 + low) / 9007199254740992.0, mask=inside)
+
+
+def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
+    """See `philox_torch.uniforms`."""
+    out = torch.empty(len(j), dtype=torch.float64, device=j.device)
+    block = max(16, triton.next_power_of_2(len(j)))
+    _uniforms[(1,)](out, seed, j, site & 0xFFFFFFFF, site >> 32, len(j), BLOCK=block)
+    return out
 
 
 def normals(shape: Sequence[int], seed: Tensor, site: int, j: Tensor, skip: int = 0) -> Tensor:
