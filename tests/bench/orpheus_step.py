@@ -30,6 +30,7 @@ from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.slots import Slots, call_slots
 from mstarc_runtime.engines.transformer import OpSpec
 from mstarc_runtime.models.llama import Llama
+from mstarc_runtime.models.llama_fused import HEAD_ROWS
 from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, Site
 from mstarc_runtime.sampling.sampler import Settings
 from tests.bench.skinny_triton import CONFIGS, skinny
@@ -177,6 +178,7 @@ def gemms(batches: Sequence[int], facts: Any) -> list[dict[str, Any]]:
         "gate_up": (2 * inner, hidden),
         "down": (hidden, inner),
         "head": (facts.vocab_size, hidden),
+        "padded head": (facts.vocab_size + -facts.vocab_size % HEAD_ROWS, hidden),
     }
     rows = []
     for name, (outs, ins) in shapes.items():
@@ -186,10 +188,10 @@ def gemms(batches: Sequence[int], facts: Any) -> list[dict[str, Any]]:
         for batch in batches:
             x = torch.randn(batch, ins, device="cuda", dtype=torch.bfloat16)
             cublas = {
-                label: rate(work, x, weights)
-                for label, (work, weights) in products(name == "head", stored, turned).items()
+                label: rate(work, x, weights, stored[0])
+                for label, (work, weights) in products("head" in name, stored, turned).items()
             }
-            triton = {str(config): rate(partial(skinny, config=config), x, stored) for config in CONFIGS}
+            triton = {str(config): rate(partial(skinny, config=config), x, stored, stored[0]) for config in CONFIGS}
             rows.append({"product": name, "batch": batch, "cublas": cublas, "triton": triton})
             best = max(triton, key=lambda label: triton[label])
             print(f"  {name:8} batch {batch:3}  cublas {cublas}  triton {triton[best]} {best}", flush=True)
@@ -206,17 +208,16 @@ def products(head: bool, stored: list[Tensor], turned: list[Tensor]) -> dict[str
     return {"out_in": (lambda x, w: x @ w.T, stored), "in_out": (lambda x, w: x @ w, turned)}
 
 
-def rate(work: Product, x: Tensor, weights: list[Tensor]) -> int:
-    """GB/s of weights read by one product after the other; the first is checked in f32."""
-    weight = weights[0] if weights[0].shape[1] == x.shape[1] else weights[0].T
-    result, expected = work(x, weights[0]).float(), x.float() @ weight.float().T
+def rate(work: Product, x: Tensor, weights: list[Tensor], first: Tensor) -> int:
+    """GB/s of weights read by one product after the other; that with `weights[0]`, which is `first` [out, in], is checked in f32."""
+    result, expected = work(x, weights[0]).float(), x.float() @ first.float().T
     if not (result - expected).norm() < 0.02 * expected.norm():
         raise SystemExit("a product is wrong")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for each in weights:
             work(x, each)
-    return round(len(weights) * weight.numel() * 2 / timed(graph.replay, 8) / 1e6)
+    return round(len(weights) * first.numel() * 2 / timed(graph.replay, 8) / 1e6)
 
 
 def main() -> None:

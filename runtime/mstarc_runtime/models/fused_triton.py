@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SILU_BLOCK = 1024
+GATE_BLOCK = 1024
 
 
 @triton.jit
@@ -18,10 +18,10 @@ def _add_norm(x, y, weight, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, AD
     row = tl.program_id(0).to(tl.int64) * WIDTH
     at = tl.arange(0, PAD)
     there = at < WIDTH
-    sums = tl.load(x + row + at, mask=there, other=0.0)
+    sums = tl.load(x + row + at, mask=there, other=0.0).to(tl.float32)
     if ADD:
         sums += tl.load(y + row + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(x + row + at, sums, mask=there)
+        tl.store(x + row + at, sums.to(x.dtype.element_ty), mask=there)
     scale = tl.rsqrt(tl.sum(sums * sums, 0) / WIDTH + eps)
     normed = sums * scale * tl.load(weight + at, mask=there, other=0.0).to(tl.float32)
     tl.store(out + row + at, normed.to(out.dtype.element_ty), mask=there)
@@ -29,7 +29,15 @@ def _add_norm(x, y, weight, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, AD
 
 @triton.jit
 def _rotate(
-    x, cos, sin, row_stride, HEADS: tl.constexpr, HEADS_PAD: tl.constexpr, HALF: tl.constexpr, PAD: tl.constexpr
+    x,
+    cos,
+    sin,
+    row_stride,
+    table_stride,
+    HEADS: tl.constexpr,
+    HEADS_PAD: tl.constexpr,
+    HALF: tl.constexpr,
+    PAD: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     head, at = tl.arange(0, HEADS_PAD), tl.arange(0, PAD)
@@ -37,10 +45,77 @@ def _rotate(
     place = x + row * row_stride + head[:, None] * (2 * HALF) + at[None, :]
     first = tl.load(place, mask=there, other=0.0).to(tl.float32)
     second = tl.load(place + HALF, mask=there, other=0.0).to(tl.float32)
-    c = tl.load(cos + row * HALF + at, mask=at < HALF, other=0.0)[None, :]
-    s = tl.load(sin + row * HALF + at, mask=at < HALF, other=0.0)[None, :]
+    c = tl.load(cos + row * table_stride + at, mask=at < HALF, other=0.0)[None, :]
+    s = tl.load(sin + row * table_stride + at, mask=at < HALF, other=0.0)[None, :]
     tl.store(place, (first * c - second * s).to(x.dtype.element_ty), mask=there)
     tl.store(place + HALF, (second * c + first * s).to(x.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _rotate_pairs(
+    x,
+    cos,
+    sin,
+    out,
+    row_stride,
+    table_rows,
+    HEADS: tl.constexpr,
+    HEADS_PAD: tl.constexpr,
+    DIM: tl.constexpr,
+    PAD: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    head, at = tl.arange(0, HEADS_PAD), tl.arange(0, PAD)
+    there = (head < HEADS)[:, None] & (at < DIM)[None, :]
+    place = x + row * row_stride + head[:, None] * DIM
+    own = tl.load(place + at[None, :], mask=there, other=0.0).to(tl.float32)
+    other = tl.load(place + (at ^ 1)[None, :], mask=there, other=0.0).to(tl.float32)
+    table = (row % table_rows) * DIM + at
+    c = tl.load(cos + table, mask=at < DIM, other=0.0)[None, :]
+    s = tl.load(sin + table, mask=at < DIM, other=0.0)[None, :]
+    turned = own * c + other * s
+    tl.store(out + (row * HEADS + head[:, None]) * DIM + at[None, :], turned.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _modulated_norm(
+    x,
+    y,
+    gate,
+    scale,
+    shift,
+    out,
+    eps,
+    parts_stride,
+    rows_each,
+    WIDTH: tl.constexpr,
+    PAD: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    number = tl.program_id(0).to(tl.int64)
+    row, part = number * WIDTH, (number // rows_each) * parts_stride
+    at = tl.arange(0, PAD)
+    there = at < WIDTH
+    sums = tl.load(x + row + at, mask=there, other=0.0).to(tl.float32)
+    if ADD:
+        added = tl.load(y + row + at, mask=there, other=0.0).to(tl.float32)
+        sums += tl.load(gate + part + at, mask=there, other=0.0) * added
+        tl.store(x + row + at, sums.to(x.dtype.element_ty), mask=there)
+    factor = tl.rsqrt(tl.sum(sums * sums, 0) / WIDTH + eps)
+    larger = 1.0 + tl.load(scale + part + at, mask=there, other=0.0)
+    normed = sums * factor * larger + tl.load(shift + part + at, mask=there, other=0.0)
+    tl.store(out + row + at, normed.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _gelu_mul(pair, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(pair + row * 2 * width + at, mask=at < width, other=0.0).to(tl.float32)
+    up = tl.load(pair + row * 2 * width + width + at, mask=at < width, other=0.0).to(tl.float32)
+    inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)  # 2 sqrt(2 / pi): 1 + tanh(z) = 2 sigmoid(2 z)
+    mixed = gate / (1.0 + tl.exp(-inner)) * up
+    tl.store(out + row * width + at, mixed.to(out.dtype.element_ty), mask=at < width)
 
 
 @triton.jit
@@ -53,10 +128,10 @@ def _silu_mul(pair, out, width, BLOCK: tl.constexpr):
     tl.store(out + row * width + at, mixed.to(out.dtype.element_ty), mask=at < width)
 
 
-def add_rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """x += y in place, then its RMS norm x / sqrt(mean(x²) + eps) · weight. x f32 [n, width], y [n, width]; dtype of `weight`."""
+def add_rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+    """x += y in place, then its RMS norm x / sqrt(mean(x²) + eps) · weight. x, y [n, width]; in `dtype`, or that of `weight`."""
     rows, width = x.shape
-    out = torch.empty(rows, width, dtype=weight.dtype, device=x.device)
+    out = torch.empty(rows, width, dtype=dtype or weight.dtype, device=x.device)
     pad = triton.next_power_of_2(width)
     _add_norm[(rows,)](
         x,
@@ -73,9 +148,9 @@ def add_rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> Ten
 
 
 def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> None:
-    """Turn the first `heads` heads of x [n, heads or more, head_dim] in place by f32 tables [n, head_dim / 2].
+    """Turn the first `heads` heads of x [n, heads or more, head_dim] in place by f32 tables [n, head_dim / 2], rows equally far apart.
 
-    Rotary positions in HF's order: the two members of a pair are half a head apart. The dims within a row are dense.
+    Rotary positions in HF's order: the two members of a pair are half a head apart. The dims within a row of x are dense.
     """
     half = x.shape[2] // 2
     _rotate[(len(x),)](
@@ -83,6 +158,7 @@ def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> None:
         cos,
         sin,
         x.stride(0),
+        cos.stride(0),
         HEADS=heads,
         HEADS_PAD=triton.next_power_of_2(heads),
         HALF=half,
@@ -91,9 +167,65 @@ def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> None:
     )
 
 
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rows x [n, heads, head_dim] turned by f32 tables [rows, head_dim], repeated if there are fewer: x · cos + swapped(x) · sin.
+
+    `swapped` exchanges neighbouring dims; the sines carry the signs. The dims within a row of x are dense.
+    """
+    rows, heads, dim = x.shape
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _rotate_pairs[(rows,)](
+        x,
+        cos,
+        sin,
+        out,
+        x.stride(0),
+        cos.shape[0],
+        HEADS=heads,
+        HEADS_PAD=triton.next_power_of_2(heads),
+        DIM=dim,
+        PAD=triton.next_power_of_2(dim),
+        num_warps=4,
+    )
+    return out
+
+
+def modulated_norm(x: Tensor, y: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """x += gate · y in place, then its RMS norm · (1 + scale) + shift, in the dtype of x.
+
+    x, y [B, rows, width]; gate, scale, shift f32 [B, width] with dense rows, equally far apart in all three.
+    """
+    batch, rows, width = x.shape
+    out = torch.empty_like(x)
+    _modulated_norm[(batch * rows,)](
+        x,
+        x if y is None else y,
+        gate,
+        scale,
+        shift,
+        out,
+        eps,
+        scale.stride(0),
+        rows,
+        WIDTH=width,
+        PAD=triton.next_power_of_2(width),
+        ADD=y is not None,
+        num_warps=4,
+    )
+    return out
+
+
+def gelu_mul(pair: Tensor) -> Tensor:
+    """gelu(gate) · up by the tanh formula, of rows that hold gate, then up: [n, 2 · width] -> [n, width]."""
+    rows, width = len(pair), pair.shape[1] // 2
+    out = torch.empty(rows, width, dtype=pair.dtype, device=pair.device)
+    _gelu_mul[(rows, triton.cdiv(width, GATE_BLOCK))](pair, out, width, BLOCK=GATE_BLOCK, num_warps=4)
+    return out
+
+
 def silu_mul(pair: Tensor) -> Tensor:
     """silu(gate) · up of rows that hold gate, then up: [n, 2 · width] -> [n, width]."""
     rows, width = len(pair), pair.shape[1] // 2
     out = torch.empty(rows, width, dtype=pair.dtype, device=pair.device)
-    _silu_mul[(rows, triton.cdiv(width, SILU_BLOCK))](pair, out, width, BLOCK=SILU_BLOCK, num_warps=4)
+    _silu_mul[(rows, triton.cdiv(width, GATE_BLOCK))](pair, out, width, BLOCK=GATE_BLOCK, num_warps=4)
     return out

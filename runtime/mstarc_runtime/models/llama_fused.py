@@ -6,6 +6,8 @@ SiLU, down product. A decode step reads every weight once, so matrices are kept 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,10 +15,24 @@ from torch import Tensor
 from mstarc_runtime.engines.component import Run
 from mstarc_runtime.models import fused_triton as fused
 from mstarc_runtime.models.llama import Llama
+from mstarc_runtime.models.llama_config import LlamaConfig
+
+HEAD_ROWS = 64  # the head's rows are padded to a multiple of it: cuBLAS has its fast kernels for such products only
 
 
 class FusedLlama(Llama):
     """The same ops and the same weights by name; logits are f32."""
+
+    def __init__(self, facts: LlamaConfig, weights: Mapping[str, Tensor], device: str) -> None:
+        """See `Llama`."""
+        super().__init__(facts, weights, device)
+        vocab = facts.vocab_size
+        if vocab % HEAD_ROWS:
+            padded = self._head.new_zeros(vocab + -vocab % HEAD_ROWS, facts.hidden_size)
+            padded[:vocab] = self._head.T
+            self._head = padded.T
+            if facts.tie_word_embeddings:
+                self._embed = padded[:vocab]
 
     def read(self, run: Run, ids: Tensor) -> Tensor:
         """See `Llama.read`."""
@@ -61,6 +77,6 @@ class FusedLlama(Llama):
 
     def _product(self, normed: Tensor) -> Tensor:
         """The head: f32 logits, straight from the accumulators of a 16-bit product."""
-        if normed.dtype == torch.float32:
-            return normed @ self._head
-        return torch.mm(normed, self._head, out_dtype=torch.float32)
+        same = normed.dtype == torch.float32
+        logits = normed @ self._head if same else torch.mm(normed, self._head, out_dtype=torch.float32)
+        return logits[:, : self.facts.vocab_size]

@@ -135,7 +135,15 @@ class LanguageNet(nn.Module):
         self.norm = nn.Parameter(torch.empty(config.width))
 
     def read(self, run: Run, x: Tensor, turn: tuple[Tensor, Tensor]) -> None:
-        """Rows [ΣT, width] -> keys and values of all layers. Of the last layer nothing else is needed, so nothing else runs."""
+        """Rows [ΣT, width] -> keys and values of all layers. Of the last layer nothing else is needed, so nothing else runs.
+
+        On a GPU the rows are overwritten.
+        """
+        if x.is_cuda:
+            from mstarc_runtime.models.pi05 import fused  # needs triton, which is there where CUDA is
+
+            fused.read(self, run, x, turn)
+            return
         *layers, last = self.layers
         for layer, each in enumerate(layers):
             x = each(run, layer, x, turn)
@@ -180,6 +188,10 @@ class ExpertNet(nn.Module):
 
     def velocity(self, run: Run, x: Tensor, waves: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Noisy actions [B, horizon, action_dim] -> velocities of the same shape, f32."""
+        if x.is_cuda:
+            from mstarc_runtime.models.pi05 import fused
+
+            return fused.velocity(self, run, x, waves, turn)
         parts = self.modulation(self.condition(waves)).view(len(x), -1, 3, 1, waves.shape[-1])
         rows: Tensor = self.action_in(x.float()).to(self.dtype)
         for layer, each in enumerate(self.layers):

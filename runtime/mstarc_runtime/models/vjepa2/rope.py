@@ -35,5 +35,11 @@ def token_positions(ids: Tensor, grid: int) -> tuple[Tensor, Tensor, Tensor]:
 def rotate(x: Tensor, turn: Rotation) -> Tensor:
     """Rotate [..., rows, parts, heads, head_dim] by tables of `rotation`; computed in f32."""
     cos, sin = turn
+    if x.is_cuda:
+        from mstarc_runtime.models import fused_triton  # triton is there where CUDA is
+
+        heads, dim = x.shape[-3] * x.shape[-2], x.shape[-1]
+        rows = x.flatten(-3, -2).reshape(-1, heads, dim)
+        return fused_triton.rotate_pairs(rows, cos.reshape(-1, dim), sin.reshape(-1, dim)).view(x.shape)
     swapped = x.reshape(*x.shape[:-1], -1, 2).flip(-1).reshape(x.shape)
     return (x * cos + swapped * sin).to(x.dtype)
