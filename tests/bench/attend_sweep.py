@@ -45,10 +45,9 @@ SHAPES = [
     Shape("orpheus 16", 16, 1, 24, 8, 128, 1024, False, DECODE),
     Shape("orpheus 32", 32, 1, 24, 8, 128, 1024, False, DECODE),
     Shape("frame 1", 1, 258, 16, 16, 64, 15 * 258, False, FRAME),
-    Shape("frame 8", 8, 258, 16, 16, 64, 15 * 258, False, FRAME),
     Shape("flow 1", 1, 50, 8, 1, 256, 968, True, FLOW),
 ]
-PROGRAMS = (132, 264, 528, 1056)
+PROGRAMS = (264, 528, 1056)
 
 
 def sweep(shape: Shape) -> list[dict[str, Any]]:

@@ -10,9 +10,7 @@ from torch import Tensor
 CONFIGS = [  # outputs and inputs of a block, parts, warps, stages
     (32, 256, 1, 4, 4),
     (64, 128, 1, 4, 5),
-    (32, 256, 2, 4, 4),
     (64, 128, 4, 4, 5),
-    (16, 512, 1, 4, 4),
 ]
 
 
