@@ -7,6 +7,7 @@ finding holds for the course that it names; that no course within the budget fai
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from random import Random
 
 from mstarc.diagnostics import rules
@@ -77,13 +78,17 @@ def _check_request(
 
 
 def _courses(reach: int) -> Iterator[Choices]:
-    """Courses in turn from the tree of all picks and at random; the same ones every time. Ends when the tree is exhausted."""
+    """Courses from the tree of all picks; of a tree that looks too large, in turn with random ones. The same ones every time. Ends
+    when the tree is exhausted.
+    """
     tree, rng = Choices(reach), Random(7)
     for _ in range(COURSES):
         yield tree
+        large = prod(tree.widths.values()) > COURSES
         if not tree.advance():
             return
-        yield Choices(reach, rng)
+        if large:
+            yield Choices(reach, rng)
 
 
 def _report(found: Stuck | Surplus, choices: Choices, request: Request, names: Names, report: Collector) -> None:

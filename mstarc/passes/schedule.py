@@ -264,9 +264,27 @@ class Schedule:
         """The operations of a block that decide about events, with their places."""
         found = self._known.get(id(block))
         if found is None:
-            found = [(i, op) for i, op in enumerate(block.ops) if _tells(op)]
+            found = [(i, op) for i, op in enumerate(block.ops) if self._tells(op)]
             self._known[id(block)] = found
         return found
+
+    def _tells(self, op: Op) -> bool:
+        """Whether an operation, or what it holds, is an event or decides about one. What touches no stream, and leaves no value that a
+        condition can ask about, takes part in no course.
+        """
+        match op:
+            case Send() | Next() | ForChunks() | Stop() | When() | Together():
+                return True
+            case If() | ForParts() | CallWalk():
+                return bool(self._ends.of(Block((op,)))) or any(isinstance(o, Together) for o in every_op(Block((op,))))
+            case Compute():
+                return op.result.phase == "host"
+            case Loop() | Par():
+                return any(
+                    isinstance(inner, (Send, Next, ForChunks, Together, CallWalk)) for inner in every_op(op.body)
+                )
+            case _:
+                return False
 
     def _op(self, op: Op, frame: Frame, later: Ends, top: bool) -> _Steps:
         match op:
@@ -371,19 +389,6 @@ def _stays_open(cond: Expr, frame: Frame) -> bool:
             return _stays_open(x, frame)
         case Binary(op, a, b):
             return _stays_open(a, frame) or (op not in ("and", "or") and _stays_open(b, frame))
-        case _:
-            return False
-
-
-def _tells(op: Op) -> bool:
-    """Whether an operation, or what it holds, is an event or decides about one."""
-    match op:
-        case Send() | Next() | ForChunks() | Stop() | When() | If() | ForParts() | Together() | CallWalk():
-            return True
-        case Compute():
-            return op.result.phase == "host"
-        case Loop() | Par():
-            return any(isinstance(inner, (Send, Next, ForChunks, Together, CallWalk)) for inner in every_op(op.body))
         case _:
             return False
 

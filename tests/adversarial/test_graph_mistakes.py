@@ -13,7 +13,7 @@ import pytest
 from mstarc.diagnostics.core import Collector
 from mstarc.frontend import load_text
 from mstarc.ir.core import Program
-from mstarc.passes.pipeline import run_checks
+from mstarc.passes.checks import run_checks
 from mstarc.plan.link import link
 from mstarc.plan.placement import Placement, parse_placement
 from mstarc.source import SourceFile

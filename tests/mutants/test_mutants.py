@@ -20,7 +20,7 @@ from mstarc.ir.core import Program
 from mstarc.ir.errors import VerifyError
 from mstarc.ir.text import parse_program
 from mstarc.ir.verify import verify
-from mstarc.passes.pipeline import run_checks
+from mstarc.passes.checks import run_checks
 from tests.codegen.harness import agrees
 from tests.interp.random_programs import Generator
 from tests.mutants.kinds import KINDS, mutant
