@@ -32,11 +32,53 @@ class _Entry:
     findings: tuple[Diagnostic, ...]
 
 
-def check(paths: Sequence[str | Path]) -> Checked:
-    """Check files, and folders with every model under them, in the order of names."""
+def check(paths: Sequence[str | Path], processes: int = 1) -> Checked:
+    """Check files, and folders with every model under them, in the order of names. With two processes, one half is checked by each."""
     files, missing = find_models(paths)
     compiler = compiler_digest()
+    if processes > 1:
+        _check_beside([name for name in files if _entry_of(name, compiler) is None], compiler)
     return joined((_checked(name, compiler) for name in files), missing)
+
+
+def _check_beside(names: Sequence[str], compiler: str) -> None:
+    """Check half of the models in a second process, while this one checks the rest: each leaves its findings in the cache.
+
+    What the second process does not leave there, because of a fault or for want of a writable folder, is checked again by the caller.
+    """
+    if len(names) < 2 or not hasattr(os, "fork"):
+        return
+    from mstarc import workspace  # noqa: F401  both processes share what is imported before the fork
+    from mstarc.syntax.machine import machine
+
+    machine()
+    mine, other = _halves(names)
+    child = os.fork()
+    try:
+        for name in mine if child else other:
+            _checked(name, compiler)
+    finally:
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def _halves(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Two lists of about equal numbers of bytes."""
+    halves: tuple[list[str], list[str]] = ([], [])
+    sizes = [0, 0]
+    for size, name in sorted(((_size(name), name) for name in names), reverse=True):
+        lighter = sizes.index(min(sizes))
+        halves[lighter].append(name)
+        sizes[lighter] += size
+    return halves
+
+
+def _size(name: str) -> int:
+    try:
+        return os.path.getsize(name)
+    except OSError:
+        return 0
 
 
 def cache_folder() -> Path:
@@ -71,22 +113,35 @@ def _distributions() -> list[str]:
 
 def _checked(name: str, compiler: str) -> Checked:
     """What a model's check gives, from its entry if that is of these files and this compiler."""
-    read = _read(name)
-    if read is None:
-        return _run(name)
-    sources, raw = read
-    key = hashlib.sha256(repr((compiler, name, raw)).encode()).hexdigest()
-    try:
-        entry = cache_folder() / (hashlib.sha256(repr((os.getcwd(), name)).encode()).hexdigest()[:32] + ".json")
-    except (OSError, RuntimeError):  # no working directory, no home
-        return _run(name)
-    kept = _kept(entry)
-    if kept is not None and kept.key == key:
-        return Checked(kept.findings, sources)
+    kept = _entry_of(name, compiler)
+    if kept is not None:
+        return kept
     checked = _run(name)
-    if not checked.faults and checked.sources == sources:
-        _keep(entry, _Entry(key, checked.findings))
+    read = _read(name)
+    if read is not None and not checked.faults and checked.sources == read[0]:
+        _keep(_path_of(name), _Entry(_key(name, read[1], compiler), checked.findings))
     return checked
+
+
+def _entry_of(name: str, compiler: str) -> Checked | None:
+    """What is remembered about a model, if nothing has changed."""
+    read = _read(name)
+    kept = _kept(_path_of(name)) if read is not None else None
+    if read is None or kept is None or kept.key != _key(name, read[1], compiler):
+        return None
+    return Checked(kept.findings, read[0])
+
+
+def _key(name: str, raw: Sequence[bytes | None], compiler: str) -> str:
+    return hashlib.sha256(repr((compiler, name, raw)).encode()).hexdigest()
+
+
+def _path_of(name: str) -> Path | None:
+    """The file of a model's entry; None without a working directory or a home."""
+    try:
+        return cache_folder() / (hashlib.sha256(repr((os.getcwd(), name)).encode()).hexdigest()[:32] + ".json")
+    except (OSError, RuntimeError):
+        return None
 
 
 def _run(name: str) -> Checked:
@@ -110,14 +165,18 @@ def _read(name: str) -> tuple[dict[str, SourceFile], list[bytes | None]] | None:
     return sources, raw
 
 
-def _kept(path: Path) -> _Entry | None:
+def _kept(path: Path | None) -> _Entry | None:
+    if path is None:
+        return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Entry)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _keep(path: Path, entry: _Entry) -> None:
+def _keep(path: Path | None, entry: _Entry) -> None:
+    if path is None:
+        return
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ def run_check(call: CheckCall) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from mstarc import remembered
 
-    checked = remembered.check(call.paths)
+    checked = remembered.check(call.paths, min(2, os.cpu_count() or 1))
     if call.fix:
         from mstarc.cli.fixing import fix_all
 

@@ -110,6 +110,16 @@ def test_the_digest_follows_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
     assert len({one, two, remembered.compiler_digest()}) == 3
 
 
+def test_two_processes_find_what_one_does(runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = workspace.check([MALFORMED])
+    runs.clear()
+    assert _same(remembered.check([MALFORMED], processes=2), one)
+    assert 0 < len(runs) < len(one.sources) // 2, "the other process has checked the rest"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert _same(remembered.check([MALFORMED], processes=2), one), "nothing can be left for the other process"
+
+
 def test_runs_side_by_side_agree(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mstarc", "check", str(MALFORMED), "--format", "json"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
