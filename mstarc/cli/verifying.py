@@ -18,12 +18,12 @@ def run_verify(folder: str, model: str | None, device: str, dtype: str, format: 
     except verification.UnusableFolder as error:
         raise Failure(str(error), USAGE) from None
     if format == "json":
-        document = {**report.document(), "device": device, "dtype": dtype}
+        document = {**report.document(), "device": device}
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         for line in report.lines():
             print(line)
     failed = sum(not check.passed for check in report.checks)
-    total = f"{report.model} on {device} in {dtype}: {len(report.checks)} comparisons"
+    total = f"{report.model} on {device} in {report.dtype}: {len(report.checks)} comparisons"
     say(f"{total}, {failed} failed" if failed else f"{total}, all within tolerance")
     return OK if report.passed else FINDINGS

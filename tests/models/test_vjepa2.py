@@ -1,4 +1,4 @@
-"""V-JEPA 2 against the stored reference (tests/goldens/vjepa2): encoder, masked predictor, masked rollout."""
+"""V-JEPA 2 on the reference weights (their results: tests/verify): frames left out, tables, refusals, rotary positions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from torch import Tensor
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.vjepa2.components import Encoder, MaskedPredictor
-from mstarc_runtime.models.vjepa2.host import VideoHost
-from mstarc_runtime.models.vjepa2.nets import pick
 from mstarc_runtime.models.vjepa2.rope import rotate, rotation
 from tests.models.vjepa2_cases import Cases, close
 
@@ -36,20 +34,7 @@ def masks(case: str, batch: int) -> tuple[Tensor, Tensor]:
     return GOLDEN.tensor(case, "context_mask"), GOLDEN.tensor(case, "target_mask")
 
 
-def test_every_case_is_run() -> None:
-    assert set(GOLDEN.cases) == set(GOLDEN.named("encode") + GOLDEN.named("predict") + GOLDEN.named("rollout"))
-
-
 # --- encoder
-
-
-@pytest.mark.parametrize("case", GOLDEN.named("encode"))
-def test_encoder_equals_the_reference(encoder: Encoder, case: str) -> None:
-    video, wanted = GOLDEN.tensor(case, "pixel_values_videos"), GOLDEN.tensor(case, "last_hidden_state")
-    close(encoder.encode(video), wanted)
-    close(encoder.encode(video[0]), wanted[0])
-    if GOLDEN.has(case, "patch_embeddings"):
-        close(encoder.net.embed(video), GOLDEN.tensor(case, "patch_embeddings"))
 
 
 def test_frames_that_fill_no_tubelet_are_left_out(encoder: Encoder) -> None:
@@ -76,18 +61,6 @@ def test_encoder_refuses_other_videos(encoder: Encoder, shape: tuple[int, ...]) 
 # --- masked predictor
 
 
-@pytest.mark.parametrize("case", GOLDEN.named("predict"))
-def test_predictor_equals_the_reference(encoder: Encoder, predictor: MaskedPredictor, case: str) -> None:
-    z = encoder.encode(GOLDEN.tensor(case, "pixel_values_videos"))
-    context, targets = masks(case, len(z))
-    wanted = GOLDEN.tensor(case, "predictor_output")
-    close(predictor.predict(z, context, targets), wanted)
-    close(predictor.predict(z[-1], context[-1], targets[-1]), wanted[-1])
-    for name, ids in (("masked_hidden_state", context), ("target_hidden_state", targets)):
-        if GOLDEN.has(case, name):
-            close(pick(z, ids), GOLDEN.tensor(case, name))
-
-
 @pytest.mark.parametrize(
     ("context", "targets", "message"),
     [
@@ -105,30 +78,6 @@ def test_predictor_refuses_other_positions(
 
 
 # --- masked rollout
-
-
-@pytest.mark.parametrize("case", GOLDEN.named("rollout"))
-@pytest.mark.parametrize("batched", [True, False])
-def test_masked_rollout_equals_the_reference(
-    encoder: Encoder, predictor: MaskedPredictor, case: str, batched: bool
-) -> None:
-    params = GOLDEN.cases[case]["params"]
-    clip = GOLDEN.tensor(case, "pixel_values_videos")[0].numpy()
-    targets = torch.from_numpy(
-        VideoHost.load({"vjepa2": Checkpoint(path=GOLDEN.folder)}, {}).after(
-            clip, params["anticipation_seconds"], params["frames_per_second"], params["num_output_frames"]
-        )
-    )
-    assert torch.equal(targets[None], GOLDEN.tensor(case, "target_positions"))
-    assert int(targets[0]) - TOKENS == GOLDEN.cases[case]["expect"]["skip_tokens"]
-    window = encoder.encode(GOLDEN.tensor(case, "pixel_values_videos"))
-    ids = targets[None]
-    if not batched:
-        window, ids = window[0], targets
-    for step, wanted in enumerate(GOLDEN.tensor(case, "predicted")):
-        window, predicted = predictor.roll(window, ids)
-        close(predicted.view(wanted.shape), wanted, 1e-4 if step == 0 else 3e-4)
-    close(window.view(1, TOKENS, -1), GOLDEN.tensor(case, "final_window"), 3e-4)
 
 
 def test_rollout_refuses_more_than_its_window(predictor: MaskedPredictor) -> None:

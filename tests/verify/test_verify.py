@@ -249,3 +249,54 @@ def test_folders_that_cannot_be_used(args: list[str], message: str, capsys: pyte
     assert main(["verify", *args]) == 2
     error = capsys.readouterr().err
     assert any(part in error for part in message.split("|")), error
+
+
+# --- folders of other sizes
+
+
+def published(ids: Tensor, model: Any, count: int, penalty: float) -> tuple[Tensor, Tensor]:
+    """Raw logits and greedy ids of transformers' Llama, without a cache; the penalty is over prompt and produced ids."""
+    raw, produced = [], ids
+    for _ in range(count):
+        logits = model(produced[None]).logits[0, -1]
+        raw.append(logits)
+        seen = produced.unique()
+        scores = logits.clone()
+        scores[seen] = torch.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
+        produced = torch.cat([produced, scores.argmax()[None]])
+    return torch.stack(raw), produced[len(ids) :]
+
+
+@torch.inference_mode()
+def test_a_language_model_of_other_sizes(tmp_path: Path) -> None:
+    """Another vocabulary, width, depth and head, no tied embeddings; another number of prompts, another penalty, no stop case."""
+    transformers = pytest.importorskip("transformers")
+    folder = copied("orpheus", tmp_path)
+    torch.manual_seed(5)
+    config = transformers.LlamaConfig(
+        vocab_size=301, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=3, head_dim=16, tie_word_embeddings=False, initializer_range=0.3,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    kept = load_file(folder / "cases.safetensors")
+    tensors = {name: tensor for name, tensor in kept.items() if not name.startswith("lm.")}
+    for n, length in enumerate((3, 30)):
+        ids = torch.randint(301, (length,))
+        out = model(ids[None], output_hidden_states=True)
+        raw, produced = published(ids, model, 12, 1.15)
+        tensors |= {
+            f"lm.{n}.input_ids": ids,
+            f"lm.{n}.prefill_logits": out.logits[0],
+            f"lm.{n}.last_hidden": out.hidden_states[-1][0],
+            f"lm.{n}.generated_pen1.15": produced,
+            f"lm.{n}.generated_logits_pen1.15": raw,
+        }
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "cases.safetensors")
+    broken(folder, lambda d: d.pop("lm"))
+    report = verify(folder)
+    assert report.passed, failures(report)
+    assert {"lm.0", "lm.1"} <= {check.case for check in report.checks}
+    tensors["lm.1.generated_pen1.15"] = tensors["lm.1.generated_pen1.15"].roll(1)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "cases.safetensors")
+    assert not verify(folder).passed

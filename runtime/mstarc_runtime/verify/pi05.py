@@ -153,6 +153,10 @@ class _Parts:
             return self.policy.hidden(run, seen, ids)[None]
 
         (column,) = engine.call(hidden, HIDDEN, [Call((seen, ids), (whole,), count)])
+        report.equal(case.name, "entries and counter", [context.length, context.position], [count, count])
+        for layer in range(self.policy.config.layers):  # `read` leaves out what no op needs, and nothing else
+            cached, full = (torch.cat(entries(each, layer)) for each in (context, whole))
+            report.close(case.name, f"entries of layer {layer}, batched", cached, full, NEAR)
         whole.drop()
         found = {
             "prefix_emb": self.policy.rows([count], seen, ids),

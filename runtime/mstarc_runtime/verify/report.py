@@ -46,6 +46,11 @@ class Report:
         return not self.loose
 
     @property
+    def dtype(self) -> str:
+        """Of weights and caches, where a component has a choice."""
+        return "float32" if self.exact else "bfloat16"
+
+    @property
     def passed(self) -> bool:
         return bool(self.checks) and all(check.passed for check in self.checks)
 
@@ -118,7 +123,7 @@ class Report:
         rows = [{**asdict(check), "passed": check.passed} for check in self.checks]
         for row in rows:
             row["error"] = row["error"] if math.isfinite(row["error"]) else None
-        return {"model": self.model, "passed": self.passed, "checks": rows}
+        return {"model": self.model, "dtype": self.dtype, "passed": self.passed, "checks": rows}
 
 
 def _double(values: Any) -> Tensor:

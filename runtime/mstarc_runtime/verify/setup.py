@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from mstarc_runtime.cache.pool import Geometry, PagedPool
+from mstarc_runtime.cache.pool import PAGE_SIZE, PAGE_SIZE_GPU, Geometry, PagedPool
 from mstarc_runtime.engines.transformer import TransformerEngine
 from mstarc_runtime.verify.report import Report
 
-POOL_BYTES = 64 << 20
+ENTRIES = 8192  # of a cache
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -31,7 +31,8 @@ class Setup:
     def engine(self, geometry: Geometry, dtype: str | None = None) -> TransformerEngine:
         """A paged engine whose free entries are poisoned."""
         kind = DTYPES[dtype or self.dtype]
-        pool = PagedPool.from_bytes(geometry, POOL_BYTES, dtype=kind, device=self.device, poison=True)
+        page = PAGE_SIZE if self.device == "cpu" else PAGE_SIZE_GPU
+        pool = PagedPool(geometry, ENTRIES // page, page_size=page, dtype=kind, device=self.device, poison=True)
         return TransformerEngine(pool)
 
 
