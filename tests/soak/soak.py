@@ -119,7 +119,7 @@ async def _request(member: Member, case: Case, chance: random.Random, report: Re
     way = chance.choice(ways)
     case = for_robots(case) if way is _by_socket else case
     what = f"{member.name} {case.request} {way.__name__}"
-    deaths = member.engine.counters["restarts"]
+    deaths, up = member.engine.counters["restarts"], member.engine.ready
     try:
         async with asyncio.timeout(END_S):
             end, found, whole = await way(member, case, chance)
@@ -132,7 +132,7 @@ async def _request(member: Member, case: Case, chance: random.Random, report: Re
     difference = case.difference(found, whole)
     if difference:
         report.wrong.append(f"{what} ({end}): {difference}")
-    if end.startswith("lost") and member.engine.counters["restarts"] == deaths == 0:
+    if end.startswith("lost") and up and member.engine.counters["restarts"] == deaths:
         report.wrong.append(f"{what}: {end}, and no worker has died")
     report.ends[end.partition(":")[0]] += 1
 
