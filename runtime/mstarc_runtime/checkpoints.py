@@ -38,7 +38,8 @@ def find_checkpoint(link: CheckpointLink) -> Checkpoint:
         root = Path(link.path)
     path = root / link.file if link.file else root
     if not path.exists():
-        raise LoadError(f"weights of `{link.name}`: {path} does not exist")
+        hint = "" if link.package else f"; `--checkpoint {link.name}=PATH` says where they are"
+        raise LoadError(f"weights of `{link.name}`: {path} does not exist{hint}")
     if link.sha256 and not path.is_file():
         raise LoadError(f"weights of `{link.name}`: {path} is a folder, and a sha256 is that of a file")
     digest = link.sha256 or _stamp(path)
