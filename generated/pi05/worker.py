@@ -1,6 +1,6 @@
 """The worker of `pi05`: a coroutine per walk, a method per region. Written by mstarc; do not edit."""
 
-from mstarc_runtime.program import Array, Steps, Walk, WorkerProgram
+from mstarc_runtime.program import Array, Batch, Steps, Walk, WorkerProgram
 
 
 class Pi05(WorkerProgram):
@@ -15,10 +15,12 @@ class Pi05(WorkerProgram):
     def flow(self, walk: Walk) -> Steps:
         """walk flow()"""
         x = walk.noise("f32", (walk.config.horizon, walk.config.width), "x")
-        x_2 = x
-        for steps_iter in range(walk.params.flow_steps):
-            v = yield walk.call("llm.velocity", x_2, 1 - steps_iter / walk.params.flow_steps, reads=("prefix",))
-            x_3 = x_2 - v / walk.params.flow_steps
-            x_2 = x_3
-        walk.emit("action", x_2)
+        (x_4,) = yield walk.loop("steps", self.flow_steps, "times", walk.params.flow_steps, carry=(x,))
+        walk.emit("action", x_4)
         return ()
+
+    def flow_steps(self, b: Batch, x: Array) -> tuple[Array, ...]:
+        """loop steps of walk flow"""
+        v = b.call("llm.velocity", x, b.number(lambda row: 1 - row.iter / row.params.flow_steps), reads=("prefix",))
+        x_2 = x - v / b.number(lambda row: row.params.flow_steps)[:, None, None]
+        return (x_2,)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from mstarc.codegen.expressions import Place, text
+from mstarc.codegen.expressions import FLOATS, Place, is_number, number, text
 from mstarc.codegen.layout import Call, Group, Part
 from mstarc.codegen.source import bind
-from mstarc.ir.core import Extern, Invoke
-from mstarc.ir.types import ValueId
+from mstarc.ir.core import Extern, Invoke, Port
+from mstarc.ir.types import Expr, Tensor, ValueId
 from mstarc.passes.effects import Names
 
 
@@ -18,12 +18,19 @@ def invoke_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], 
     assert decl is not None, "the verifier knows every op"
     used = [k for k, value in enumerate(op.results) if value is not None and value.id in read]
     args: list[str | Group | Call] = [f'"{op.node}.{op.op}"']
-    args += ["ABSENT" if arg is None else text(arg, place) for arg in op.args]
+    args += [_argument(arg, port, place) for arg, port in zip(op.args, decl.params, strict=True)]
     args += [_names(key, contexts) for key, contexts in (("writes", op.writes), ("reads", op.reads)) if contexts]
     if len(decl.results) > 1 and len(used) < len(decl.results):
         args.append(Group(tuple(str(k) for k in used), "only="))
     targets = [place.names[value.id] for k in used if (value := op.results[k]) is not None]
     return bind(targets, Call(verb, tuple(args)), several=len(targets) > 1)
+
+
+def _argument(arg: Expr | None, port: Port, place: Place) -> str:
+    if arg is None:
+        return "ABSENT"
+    floats = isinstance(port.type, Tensor) and port.type.dtype in FLOATS
+    return number(arg, place) if place.rows and floats and is_number(arg) else text(arg, place)
 
 
 def _names(key: str, contexts: tuple[str, ...]) -> Group:

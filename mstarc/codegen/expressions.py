@@ -36,6 +36,8 @@ from mstarc.source import NOWHERE, Span
 TEST, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, ATOM = range(11)
 _STRENGTH = {"or": OR, "and": AND} | dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), COMPARE)
 _STRENGTH |= {"+": SUM, "-": SUM} | dict.fromkeys(("*", "/", "//", "%"), PRODUCT)
+_OF_A_ROW = ("iter", "param", "config")
+FLOATS = ("f32", "bf16", "f16")
 _FIELDS = {"new": "new", "index": "index", "first": "first", "tail": "tail"}
 
 
@@ -44,7 +46,7 @@ class Place:
     """Where code stands: `owner` carries params and config (`walk`, `b`, `request`), `rows` says that values are batches.
 
     let: text of a let by name. asks: text of the object with `wants` and `given`. iters: loop label -> variable. dims: name -> text.
-    hoisted: what statements before have computed -> variable.
+    hoisted: what statements before have computed -> variable. rank: of a row's value, where values are batches.
     """
 
     owner: str
@@ -56,6 +58,7 @@ class Place:
     iters: Mapping[str, str] | None = None
     dims: Mapping[str, str] | None = None
     hoisted: Mapping[Expr, str] | None = None
+    rank: Callable[[Expr], int | None] | None = None
     span: Span = NOWHERE
 
 
@@ -177,8 +180,42 @@ def _binary(expr: Binary, place: Place) -> tuple[str, int]:
         sign = "&" if expr.op == "and" else "|"
         return f"{_operand(expr.a, place, strength)} {sign} {_operand(expr.b, place, strength + 1)}", strength
     strength = _STRENGTH[expr.op]
-    left = text(expr.a, place, strength + (strength == COMPARE))
-    return f"{left} {expr.op} {text(expr.b, place, strength + 1)}", strength
+    left = _side(expr.a, expr.b, place, strength + (strength == COMPARE))
+    return f"{left} {expr.op} {_side(expr.b, expr.a, place, strength + 1)}", strength
+
+
+def _side(expr: Expr, other: Expr, place: Place, strength: int) -> str:
+    """One side of an operator. In a region, a number of the host that meets floats is rounded to f32, and one number a row is put
+    beside everything that the row holds.
+    """
+    rank = place.rank
+    lifted = rank is not None and rank(expr) == 0 and (rank(other) or 0) > 0
+    if place.rows and is_number(expr) and any(_is_float(part, place) for part in every_expr(other)):
+        found = number(expr, place)
+    else:
+        found = text(expr, place, ATOM if lifted else strength)
+    return f"{found}[:{', None' * (rank(other) or 0)}]" if lifted and rank is not None else found
+
+
+def is_number(expr: Expr) -> bool:
+    """Whether a region's expression is arithmetic of the host that differs from row to row."""
+    parts = list(every_expr(expr))
+    leaves = [part for part in parts if not isinstance(part, (Unary, Binary))]
+    arithmetic = all(part.op in ("+", "-", "*", "/", "//", "%") for part in parts if isinstance(part, (Unary, Binary)))
+    known = all(isinstance(leaf, Lit) or (isinstance(leaf, Ref) and leaf.scope in _OF_A_ROW) for leaf in leaves)
+    return arithmetic and known and not is_uniform(expr)
+
+
+def number(expr: Expr, place: Place) -> str:
+    """Host arithmetic of each row: exact as on the host, then f32 like everything that the device is given."""
+    iters = {part.name: "row.iter" for part in every_expr(expr) if isinstance(part, Ref) and part.scope == "iter"}
+    row = Place(owner="row", names={}, types={}, asks="", let=str, iters=iters, span=place.span)
+    return f"{place.owner}.number(lambda row: {text(expr, row)})"
+
+
+def _is_float(expr: Expr, place: Place) -> bool:
+    kind = place.types.get(expr.id) if isinstance(expr, Var) else None
+    return isinstance(kind, Tensor) and kind.dtype in FLOATS
 
 
 def _operand(expr: Expr, place: Place, strength: int) -> str:

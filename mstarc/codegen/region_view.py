@@ -13,7 +13,7 @@ from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Sample, Se
 from mstarc.ir.types import Tensor, ValueId
 from mstarc.ir.visit import results_of, vars_of
 from mstarc.passes.effects import Names
-from mstarc.passes.form_regions import Region
+from mstarc.passes.form_regions import Ranks, Region
 from mstarc.passes.liveness import read_after
 
 
@@ -35,6 +35,7 @@ class RegionView:
             asks="b.host",
             let=lambda name: attribute("b.host", name),
             rows=True,
+            rank=Ranks(values, loop.label).of,
             span=loop.span,
         )
         self.writer = Writer()

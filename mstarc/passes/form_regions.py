@@ -188,7 +188,7 @@ class Ranks:
 def _joined(a: int | None, b: int | None) -> int | None:
     if a is None or b is None or UNIFORM in (a, b):
         return None if a is None or b is None else max(a, b)
-    return a if a == b else None
+    return max(a, b) if a == b or 0 in (a, b) else None  # one number a row goes with all that the row holds
 
 
 def loops_of(block: Block) -> Iterable[Loop]:

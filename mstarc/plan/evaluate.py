@@ -89,6 +89,18 @@ class ConfigScope(Scope):
         return {name: self.ref(Ref("config", name)) for name in self._configs}
 
 
+class DefaultScope(ConfigScope):
+    """Config values, and params at their defaults. Raises `FoldError` for a param without one."""
+
+    def ref(self, ref: Ref) -> Any:
+        if ref.scope != "param":
+            return super().ref(ref)
+        default = next((param.default for param in self._plan.params if param.name == ref.name), "")
+        if not default:
+            raise FoldError(f"param `{ref.name}` has no default")
+        return fold(parse_expr(default), self)
+
+
 def linear(expr: Expr, scope: ConfigScope) -> tuple[list[Ref], int] | None:
     """(names that are added, number) if the expression is a sum of names and a constant; else None."""
     try:

@@ -16,7 +16,7 @@ from mstarc.diagnostics.core import Collector, Rule
 from mstarc.ir.core import Invoke
 from mstarc.ir.fold import FoldError
 from mstarc.ir.visit import every_op
-from mstarc.plan.evaluate import ConfigScope, walks_of
+from mstarc.plan.evaluate import ConfigScope, DefaultScope, walks_of
 from mstarc.plan.layout import Layout, binds_of, layouts_of
 from mstarc.plan.limits import report_limits
 from mstarc.plan.link_loops import link_loops
@@ -124,7 +124,7 @@ class _Linker:
             samplers=[link_sampler(s, scope) for s in plan.samplers],
             streams=streams,
             walks=[_walk(walk, layouts[walk.name]) for walk in plan.walks],
-            loops=link_loops(plan, layouts, scope),
+            loops=link_loops(plan, layouts, DefaultScope(plan, self.overrides)),
             externs=plan.binding.externs,
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mstarc.ir.fold import fold
+from mstarc.ir.fold import FoldError, fold
 from mstarc.ir.types import Tensor
-from mstarc.plan.evaluate import ConfigScope, parse_type
+from mstarc.plan.evaluate import ConfigScope, DefaultScope, parse_expr, parse_type
 from mstarc.plan.layout import Layout
 from mstarc.plan.model import FusionPlan, LoopPlan, Plan, WalkPlan
 from mstarc_runtime.abi.linked import LoopLink, ShapeLink
 
 
-def link_loops(plan: Plan, layouts: Mapping[str, Layout], scope: ConfigScope) -> list[LoopLink]:
+def link_loops(plan: Plan, layouts: Mapping[str, Layout], scope: DefaultScope) -> list[LoopLink]:
     """Every loop of every walk, in the plan's order. A launch is of one rank, so loops of a split walk go step by step.
 
     Raises FoldError.
@@ -41,7 +41,8 @@ def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, layouts: Mapping[str,
     return [fusion for fusion in found if fusion.unroll == found[0].unroll]
 
 
-def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, scope: ConfigScope) -> LoopLink:
+def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, scope: DefaultScope) -> LoopLink:
+    whole = loop.whole and not split
     return LoopLink(
         walk=walk.name,
         label=loop.label,
@@ -49,11 +50,20 @@ def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, 
         region=loop.region,
         carry=[_shape(text, scope) for text in loop.carry],
         fixed=[_shape(text, scope) for text in loop.fixed],
-        unroll=0 if loop.whole and not split else fused[0].unroll if fused else 1,
+        unroll=_steps(loop, scope) if whole else fused[0].unroll if fused else 1,
+        whole=whole,
         fused=[fusion.stream for fusion in fused],
         ahead=loop.ahead,
         rollback=loop.rollback,
     )
+
+
+def _steps(loop: LoopPlan, scope: DefaultScope) -> int:
+    """Steps of a static loop for the defaults; 1 if the request has to say."""
+    try:
+        return max(1, int(fold(parse_expr(loop.bound), scope)))
+    except FoldError:
+        return 1
 
 
 def _shape(text: str, scope: ConfigScope) -> ShapeLink:

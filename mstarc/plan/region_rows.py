@@ -14,9 +14,8 @@ import msgspec
 
 from mstarc.ir.fold import FoldError, fold
 from mstarc.passes.ranges import shown
-from mstarc.plan.evaluate import parse_expr
+from mstarc.plan.evaluate import DefaultScope, parse_expr
 from mstarc.plan.model import FusionPlan, LoopPlan, Plan
-from mstarc.plan.sizes import DefaultScope
 from mstarc_runtime.abi.linked import Linked, LoopLink, WalkLink
 
 
@@ -49,7 +48,7 @@ def _rows(
     name = f"{link.walk}.{link.label}"
     runs = "region" if link.region else "coroutine"
     fusions = [f for f in plan.fusions if (f.producer, f.loop) == (link.walk, link.label)]
-    if link.unroll == 0:
+    if link.whole:
         steps = _steps(loop, scope)
         varied = f"a launch for each of {', '.join(loop.variants)} and not" if loop.variants else ""
         if len(loop.phases) == 1:

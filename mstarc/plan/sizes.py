@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from mstarc.ir.fold import FoldError, fold
 from mstarc.ir.types import Apply, Binary, Expr, Lit, Ref, Tensor, Type, Unary, Var
 from mstarc.passes.ranges import shown
-from mstarc.plan.evaluate import ConfigScope, parse_expr
+from mstarc.plan.evaluate import ConfigScope
 from mstarc_runtime.abi.linked import CacheLink
 
 BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
@@ -62,18 +61,6 @@ def partly(expr: Expr, scope: ConfigScope) -> Expr:
             return replace(expr, args=tuple(partly(arg, scope) for arg in args))
         case Ref() | Var() | _:
             return expr
-
-
-class DefaultScope(ConfigScope):
-    """Config values, and params at their defaults. Raises `FoldError` for a param without one."""
-
-    def ref(self, ref: Ref) -> Any:
-        if ref.scope != "param":
-            return super().ref(ref)
-        default = next((param.default for param in self._plan.params if param.name == ref.name), "")
-        if not default:
-            raise FoldError(f"param `{ref.name}` has no default")
-        return fold(parse_expr(default), self)
 
 
 def kv_bytes(cache: CacheLink) -> int:

@@ -162,6 +162,10 @@ class Batch(Protocol):
         """Rows where flag [B] (or a plain bool) holds leave the loop with `carried` as results. Returns `live` for the others."""
         ...
 
+    def number(self, of: Callable[[Any], Any]) -> Array:
+        """f32 [B]: arithmetic of the host on each row's `iter`, `params` and `config`, rounded once at its end."""
+        ...
+
     def call(
         self,
         op: str,

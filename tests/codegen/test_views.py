@@ -90,6 +90,22 @@ def test_straight_line_device_work_is_a_region(body: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        ("%2 * param.p", "y2 * b.number(lambda row: row.params.p)[:, None]"),
+        ("%2 - (1 - iter.l / param.p)", "y2 - b.number(lambda row: 1 - row.iter / row.params.p)[:, None]"),
+        ("config.eos * %2", "b.config.eos * y2"),
+        ("%2 * %1", "y2 * x[:, None]"),
+    ],
+)
+def test_one_number_a_row_goes_with_all_that_the_row_holds(expr: str, text: str) -> None:
+    body = f"%2 y2: f32[4] = invoke n.row(%1)\n%3 q: f32[4] = compute {expr}"
+    found = in_loop(body, "%1 x: i64[] = %0 then %1 -> %9 y: i64[]")
+    assert is_region(found)
+    assert f"q = {text}\n" in worker(found)
+
+
+@pytest.mark.parametrize(
     ("body", "why"),
     [
         ("when param.flag {\nemit %1 as m\n}", "a guard may differ from row to row"),
@@ -103,7 +119,6 @@ def test_straight_line_device_work_is_a_region(body: str) -> None:
         ("%2 y2: i64[] = invoke n.f(3)", "an argument without rows"),
         ("emit 3 as m", "a value without rows"),
         ("emit %1 as m(rate = param.p)", "an attribute would be one value for all rows"),
-        ("%2 y2: f32[4] = invoke n.row(%1)\n%3 q: f32[4] = compute %2 * param.p", "a row's scalar does not broadcast"),
         ("drop main", "contexts are per request"),
     ],
 )

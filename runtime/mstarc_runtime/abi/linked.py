@@ -126,7 +126,8 @@ class ShapeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
-    """How its rank runs one loop of a walk, in launches of `unroll` iterations; 0 = all of them (a static loop in one launch).
+    """How its rank runs one loop of a walk, in launches of `unroll` iterations. whole: a static loop, which a launch can hold all of;
+    `unroll` is then its number of steps for the defaults of the params.
 
     region: the generated method, "" = the walk's coroutine runs the loop; carry, fixed: its arguments. fused: streams whose consumer
     is on the same rank and fires once a launch, so that items need not leave the device. ahead: a launch may begin before it is known
@@ -140,6 +141,7 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     carry: list[ShapeLink] = []
     fixed: list[ShapeLink] = []
     unroll: int = 1
+    whole: bool = False
     fused: list[str] = []
     ahead: bool = False
     rollback: list[str] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -80,6 +81,16 @@ class _Host:
         return self._state.answer("given", modality)[: self._rows]
 
 
+class _Numbers:
+    """Params of the rows as f64, which holds what the host computes with."""
+
+    def __init__(self, state: LoopState, rows: int) -> None:
+        self._state, self._rows = state, rows
+
+    def __getattr__(self, name: str) -> Tensor:
+        return self._state.number(name)[: self._rows]
+
+
 class DeviceBatch:
     """Implements `mstarc_runtime.program.Batch` for the first `rows` rows of a loop's state."""
 
@@ -100,6 +111,12 @@ class DeviceBatch:
     def iter(self) -> Tensor:
         """Iterations that each row has finished, i64 [B]. A copy: the counter moves on under what the body computes."""
         return self._iter.clone()
+
+    def number(self, of: Callable[[Any], Any]) -> Tensor:
+        """Arithmetic of the host on every row, f32 [B]."""
+        params = _Numbers(self.state, self.rows)
+        found: Tensor = of(SimpleNamespace(iter=self._iter.double(), params=params, config=self.config))
+        return found.float()
 
     # ------------------------------------------------------------------------------------------------------- iterations
 

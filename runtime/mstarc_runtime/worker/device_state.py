@@ -48,6 +48,7 @@ class LoopState:
         self.results = [self._zeros(value.dtype, *value.shape) for value in carry]
         self.fixed = [self._zeros(value.dtype, *value.shape) for value in fixed]
         self.params: dict[str, Tensor] = {}
+        self.numbers: dict[str, Tensor] = {}
         self.asked: dict[tuple[str, str], Tensor] = {}  # ("wants" | "given", modality)
         self.contexts: dict[str, Slots] = {}
         self.samplers: dict[str, SamplerRows] = {}
@@ -67,6 +68,10 @@ class LoopState:
                 raise NotOnDevice(f"param `{name}` of kind {kinds.get(name)} has no tensor")
             self.params[name] = self._zeros(_KINDS[kinds[name]])
         return self.params[name]
+
+    def number(self, name: str) -> Tensor:
+        """A numeric parameter of every row, f64 [rows]."""
+        return self.numbers.setdefault(name, self._zeros(torch.float64))
 
     def answer(self, question: str, modality: str) -> Tensor:
         """`wants` or `given` of every row, bool [rows]."""
@@ -124,6 +129,8 @@ class LoopState:
             site.j[slot] = session.draws.get(f"{self.walk}/{name}", 0)
         for name, values in self.params.items():
             values[slot] = getattr(session.params, name)
+        for name, values in self.numbers.items():
+            values[slot] = getattr(session.params, name)
         for (question, modality), values in self.asked.items():
             values[slot] = getattr(session.host, question)(modality)
         for name, slots in self.contexts.items():
@@ -155,6 +162,7 @@ class LoopState:
     def tensors(self) -> list[Tensor]:
         """Every tensor with a row per request."""
         found = [self.active, self.iter, self.until, self.bound, self.seed, self.ended]
-        found += [*self.carry, *self.fixed, *self.results, *self.params.values(), *self.asked.values()]
+        found += [*self.carry, *self.fixed, *self.results, *self.params.values()]
+        found += [*self.numbers.values(), *self.asked.values()]
         found += [site.j for site in self.sites.values()]
         return found + [tensor for rows in self.samplers.values() for tensor in rows.tensors()]

@@ -6,7 +6,11 @@ changes. A row leaves by `Batch.stop`, at the loop's bound, by failure, or becau
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mstarc_runtime.worker.waits import LoopWait
 
@@ -86,6 +90,10 @@ class Batch:
     @property
     def iter(self) -> Any:
         return self.rank.arrays.asarray([row.iteration for row in self.rows])
+
+    def number(self, of: Callable[[Any], Any]) -> Any:
+        rows = (SimpleNamespace(iter=r.iteration, params=r.session.params, config=self.config) for r in self.rows)
+        return self.rank.arrays.asarray(np.asarray([of(row) for row in rows], dtype=np.float32))
 
     def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...]) -> tuple[Any, ...]:
         flags = self.rank.arrays.to_host(flag)
