@@ -11,8 +11,10 @@ import torch
 
 from mstarc_runtime.engines.transformer import TransformerEngine
 from mstarc_runtime.program import Part
+from mstarc_runtime.worker.device_regions import DeviceOptions
 from tests.e2e.pi05_given import GOLDEN, PAIRS, noise, task_of
 from tests.e2e.shipped import ask, linked, near, running
+from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
 
 EXTERNS = {name: f"tests.e2e.pi05_given.{name}" for name in ("prompt", "cameras")}
 
@@ -89,3 +91,17 @@ async def test_the_noise_is_drawn_from_the_seed(monkeypatch: pytest.MonkeyPatch)
     async with running(program) as engine:
         one, two, three = [(await ask(engine, "act", inputs, seed=seed))["action"][0] for seed in (7, 7, 8)]
     assert np.array_equal(one, two) and np.abs(one - three).max() > 1e-2
+
+
+@pytest.mark.parametrize("unroll", [0, 4])
+async def test_the_flow_as_one_launch(unroll: int) -> None:
+    """Captured or on the host, with fewer, as many and more steps than a launch holds, and side by side: the same actions."""
+    program = linked("pi05", {"pi05": GOLDEN.folder}, EXTERNS)
+    asks = []
+    for number, steps in ((0, 10), (1, 3), (2, 12), (1, 1)):
+        task = task_of(*PAIRS[number])
+        asks.append(Ask({"images": [Part("image", task=task)], "task": task}, {"flow_steps": steps}, seed=number))
+    wanted_report = await run(program, "act", asks, "host")
+    found = await run(program, "act", asks, DeviceOptions(LateRunner(2), unroll, 1))
+    assert_same(found, wanted_report, asks)
+    assert (found.host_iterations, [loop.unroll for loop in found.loops]) == (0, [unroll or 10])
