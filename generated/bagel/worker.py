@@ -54,15 +54,11 @@ class Bagel(WorkerProgram):
         for denoise_iter in range(walk.params.steps - 1):
             t = times[denoise_iter]
             on = walk.params.cfg_above < t and t <= walk.params.cfg_upto
-            v = yield walk.call("llm.velocity", x_2, t, reads=("main",))
-            if on:
-                a = yield walk.call("llm.velocity", x_2, t, reads=("no_text",))
-            else:
-                a = ABSENT
-            if on:
-                b_ = yield walk.call("llm.velocity", x_2, t, reads=("no_image",))
-            else:
-                b_ = ABSENT
+            v, a, b_ = yield walk.parallel(
+                walk.call("llm.velocity", x_2, t, reads=("main",)),
+                walk.call("llm.velocity", x_2, t, reads=("no_text",)) if on else ABSENT,
+                walk.call("llm.velocity", x_2, t, reads=("no_image",)) if on else ABSENT,
+            )
             guided = walk.guide(
                 v, a, b_, walk.params.cfg_text, walk.params.cfg_img, walk.params.renorm, walk.params.renorm_min
             )

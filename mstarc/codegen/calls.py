@@ -14,6 +14,12 @@ from mstarc.passes.effects import Names
 
 def invoke_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], verb: str) -> Part:
     """`a, b = yield walk.call("node.op", ...)`; a result that nothing reads is not asked for."""
+    targets = [place.names[value.id] for value in op.results if value is not None and value.id in read]
+    return bind(targets, call_of(op, names, place, read, verb), several=len(targets) > 1)
+
+
+def call_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], verb: str) -> Call:
+    """The call alone."""
     decl = names.op(op)
     assert decl is not None, "the verifier knows every op"
     used = [k for k, value in enumerate(op.results) if value is not None and value.id in read]
@@ -22,8 +28,7 @@ def invoke_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], 
     args += [_names(key, contexts) for key, contexts in (("writes", op.writes), ("reads", op.reads)) if contexts]
     if len(decl.results) > 1 and len(used) < len(decl.results):
         args.append(Group(tuple(str(k) for k in used), "only="))
-    targets = [place.names[value.id] for k in used if (value := op.results[k]) is not None]
-    return bind(targets, Call(verb, tuple(args)), several=len(targets) > 1)
+    return Call(verb, tuple(args))
 
 
 def _argument(arg: Expr | None, port: Port, place: Place) -> str:

@@ -13,6 +13,7 @@ from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.expressions import Place, quoted, text
 from mstarc.codegen.layout import Call, Group, Part, lay_out
 from mstarc.codegen.names import attribute, names_of, safe, values_of
+from mstarc.codegen.parallel_view import parallel_of
 from mstarc.codegen.region_view import RegionView
 from mstarc.codegen.source import (
     Method,
@@ -203,13 +204,24 @@ class WalkWriter:
             case When():
                 self._when(op, loop)
             case Par():
-                self._block(op.body, loop)
+                self._parallel(op, loop)
             case ForChunks():
                 self._for_chunks(op)
             case Next():
                 self._next(op)
             case _:
                 self.writer.add(self._simple(op))
+
+    def _parallel(self, op: Par, loop: Loop | None) -> None:
+        """Calls at once, if the block is calls; else its statements one after the other, which means the same."""
+        calls = parallel_of(op.body, self.declared, self.place, self.read, self.writer.depth)
+        if calls is None:
+            self._block(op.body, loop)
+            return
+        self.writer.add(calls)
+        for inner in op.body.ops:
+            for value in results_of(inner):
+                self._bind_dims(value.id)
 
     def _simple(self, op: Op) -> Part:
         place = self._hoisted(op)

@@ -211,6 +211,8 @@ class _Trace:
     def invoke(self, op: Invoke, classes: Classes, known: Known, walk: Walk | None) -> Classes:
         if op.writes:
             written = tuple(name for name in op.writes if self.on[name] is not False)
+            if self.names.nodes[op.node].states:  # each run finds the cells as the one before left them
+                return reduce(lambda before, name: write(before, (name,)), written, dict(classes))
             return write(classes, written) if written else classes
         if op.reads and walk is not None and self.names.nodes[op.node].kind == "transformer":
             context = op.reads[0]
@@ -255,6 +257,7 @@ class _Trace:
             and decl.attrs.frozen
             and not decl.attrs.random
             and not decl.attrs.samples
+            and not self.names.nodes[a.node].states
             and (a.node, a.op, a.args) == (b.node, b.op, b.args)
             and classes[a.reads[0]] == classes[b.reads[0]]
             and self.on[b.reads[0]] is True

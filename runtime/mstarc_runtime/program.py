@@ -91,6 +91,12 @@ class Walk(Protocol):
         """yield: run `node.op`, batched with equal calls of other requests. `only`: indices of the results that are used."""
         ...
 
+    def parallel(self, *calls: Any) -> Any:
+        """yield: run calls that do not depend on each other at once; those of one op are rows of one batch. Gives a tuple of what each
+        gives; ABSENT in place of a call stays absent.
+        """
+        ...
+
     def loop(
         self,
         label: str,

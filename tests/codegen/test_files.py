@@ -66,6 +66,7 @@ def test_mypy_accepts_it(sources: Path) -> None:
 
 WORKER_VERBS = {
     "call",
+    "parallel",
     "loop",
     "send",
     "take",

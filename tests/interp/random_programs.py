@@ -73,7 +73,7 @@ class Generator:
         return lines
 
     def operation(self, arm: int, values: list[int], depth: int, loop: str, gather: str) -> list[str]:
-        pick = self.random.randrange(11)
+        pick = self.random.randrange(12)
         x = self.any_of(values)
         if pick == 0:
             ident, value = self.value()
@@ -103,6 +103,8 @@ class Generator:
             return [f"send {x} to s{arm}"]
         elif pick == 7 and gather:
             return [f"collect {x} as {gather}"]
+        elif pick == 11:
+            return self.parallel(arm, values)
         elif pick == 8:
             return self.when(arm, values, depth, loop, gather)
         elif pick == 9 and depth > 0:
@@ -111,6 +113,24 @@ class Generator:
             return []
         values.append(ident)
         return [line]
+
+    def parallel(self, arm: int, values: list[int]) -> list[str]:
+        """Calls at once on both contexts, one perhaps behind a guard; frozen ones may have equal arguments."""
+        x = self.any_of(values)
+        lines, found = [], []
+        for context in (f"c{arm}", f"d{arm}", f"c{arm}"):
+            ident, value = self.value()
+            lines.append(f"{value} = invoke llm.peek({self.random.choice([x, self.any_of(values)])}) reads {context}")
+            found.append(ident)
+        y, first = self.value()
+        lines.append(f"{first} = invoke n.f({x})")
+        guarded, inner = self.value()
+        phi, result = self.value("i64[]?")
+        lines += ["when param.q {", f"  {inner} = invoke n.f({x})", f"}} -> (%{guarded} to {result})"]
+        y_2, second = self.value()
+        z, third = self.value()
+        values += [*found, y, y_2, z]
+        return ["parallel {", *("  " + line for line in lines), "}", f"{second}, {third} = invoke n.two({x}, %{phi})"]
 
     def when(self, arm: int, values: list[int], depth: int, loop: str, gather: str) -> list[str]:
         conds = ["param.q", "not param.q", "param.p > 2"] + ([f"iter.{loop} % 2 == 0"] if loop else [])

@@ -6,11 +6,14 @@ side writes to it first. The position counter is not the length: ops may give se
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from mstarc_runtime.cache.pool import OutOfPages, PagedPool
 
+EMPTY: Final = object()  # the history of an empty context
 NO_ID = -1  # an entry that stands for no token id (an embedding, a timestep)
 
 
@@ -18,15 +21,19 @@ class Context:
     """A sequence of KV entries over a pool. A new one is empty: length 0, position 0, legal to read and to fork.
 
     `pages` may reach beyond the entries: those are reserved, held by this context alone.
+
+    Two contexts of one request with one `history` hold equal entries at equal positions: the same calls wrote both. EMPTY is that of all
+    empty ones; every write makes a new one, which only contexts that the same call wrote may share.
     """
 
-    __slots__ = ("_ids", "length", "pages", "pool", "position")
+    __slots__ = ("_ids", "history", "length", "pages", "pool", "position")
 
     def __init__(self, pool: PagedPool) -> None:
         self.pool = pool
         self.pages: list[int] = []
         self.length = 0
         self.position = 0
+        self.history: object = EMPTY
         self._ids: Tensor = torch.empty(0, dtype=torch.int64, device=pool.data.device)
 
     # ------------------------------------------------------------------------------------------------------------- writing
@@ -44,7 +51,10 @@ class Context:
             self.pages.append(pool.alloc(prefer=self.pages[-1] + 1 if self.pages else None))
 
     def extend(self, entries: int, advance: int, ids: Tensor | None = None) -> None:
-        """Count so many entries that were written to reserved slots, move the counter, and keep their ids (i64 [entries])."""
+        """Count so many entries that were written to reserved slots, move the counter, and keep their ids (i64 [entries]).
+
+        Its history is now its own: who knows better says so after it.
+        """
         end = self.length + entries
         if end > len(self.pages) * self.pool.page_size:
             raise ValueError(f"{entries} entries do not fit: {self.length} are used, {len(self.pages)} pages are held")
@@ -55,6 +65,7 @@ class Context:
         self._ids[self.length : end] = NO_ID if ids is None else ids
         self.length = end
         self.position += advance
+        self.history = object()
 
     def release_reserved(self, keep: int | None = None) -> None:
         """Give back reserved pages, down to `keep` pages or those that hold entries, whichever is more."""
@@ -78,6 +89,7 @@ class Context:
             raise ValueError(f"a context of {self.length} entries cannot be cut to {length}")
         self.length = length
         self.position = position
+        self.history = object()
         self.release_reserved()
         self.clean_tail()
 
@@ -89,7 +101,7 @@ class Context:
         copy.pages = self.pages[: self.pool.pages_for(self.length)]
         for page in copy.pages:
             self.pool.share(page)
-        copy.length, copy.position = self.length, self.position
+        copy.length, copy.position, copy.history = self.length, self.position, self.history
         copy._ids = self._ids[: self.length].clone()
         return copy
 
@@ -99,6 +111,7 @@ class Context:
         for page in reversed(pages):  # so that the first page of the run is the next to be handed out
             self.pool.free(page)
         self.length = self.position = 0
+        self.history = EMPTY
 
     # ------------------------------------------------------------------------------------------------------------- reading
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from mstarc_runtime.worker.handed import handed_count
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.handed import Handed
-    from mstarc_runtime.worker.ops import BoundOp, Progress
+    from mstarc_runtime.worker.ops import BoundOp, Place, Progress
     from mstarc_runtime.worker.session import Session
 
 log = logging.getLogger("mstarc.worker")
@@ -114,30 +114,44 @@ class TransformerOps:
         bound: BoundOp,
         sessions: Sequence[Session],
         rows: Sequence[tuple[Any, ...]],
-        writes: tuple[str, ...],
-        reads: tuple[str, ...],
+        places: Sequence[Place],
         handed: Handed,
     ) -> list[Any]:
-        """One result per request; ABSENT where its context is switched off, None where the call takes nothing."""
+        """One result per request; ABSENT where its context is switched off, None where the call takes nothing.
+
+        Contexts with one history are run once: of two rows that are one call but for such contexts, the second takes the result of the
+        first; a call that writes two writes one, and the other becomes its fork.
+        """
         link, cache = bound.link, bound.node.cache
-        if not writes and not link.frozen:
-            writes = self._contexts_of[cache]
         outcomes: list[Any] = [ABSENT] * len(rows)
         calls: list[Call] = []
-        places: list[int] = []
-        for i, (session, row) in enumerate(zip(sessions, rows, strict=True)):
+        rows_of: list[int] = []
+        same: dict[Hashable, int] = {}  # call and history -> the row that runs
+        twins: list[tuple[int, int]] = []
+        forks: list[tuple[Session, str, str]] = []
+        pure = not handed_count(bound.node, link)  # else what a run draws or keeps is its own
+        for i, (session, row, place) in enumerate(zip(sessions, rows, places, strict=True)):
             takes = count_rows(link, row, session)
             if takes == 0:
                 outcomes[i] = None
                 continue
-            found = self._contexts(link, session, writes, reads, takes)
-            if found is not None:
-                places.append(i)
-                advance = _host_number(link.advance, session, row)
-                calls.append(Call(row, found[0], takes, found[1], _offsets(link, session, row), advance))
+            writes = place.writes or (() if link.frozen else self._contexts_of[cache])
+            found = self._contexts(link, session, writes, place.reads, takes, pure)
+            if found is None:
+                continue
+            contexts, source, copies = found
+            if link.frozen and pure and place.call is not None:
+                first = same.setdefault((place.call, contexts[0].history), i)
+                if first != i:
+                    twins.append((i, first))
+                    continue
+            rows_of.append(i)
+            advance = _host_number(link.advance, session, row)
+            calls.append(Call(row, contexts, takes, source, _offsets(link, session, row), advance))
+            forks += [(session, target, of) for target, of in copies]
         if not calls:
             return outcomes
-        lanes = [i for i, call in zip(places, calls, strict=True) for _ in call.contexts]
+        lanes = [i for i, call in zip(rows_of, calls, strict=True) for _ in call.contexts]
         extra = handed.rows(lanes)
         columns = self._engines[cache].call(
             lambda run, *args: bound.check.packed(bound.method(run, *extra, *args)),
@@ -145,27 +159,38 @@ class TransformerOps:
             calls,
             self._graphs.get(bound.name),
         )
-        for k, i in enumerate(places):
+        for k, i in enumerate(rows_of):
             values = tuple(column[k] for column in columns)
             outcomes[i] = values[0] if len(values) == 1 else values or None
+        for i, first in twins:
+            outcomes[i] = outcomes[first]
+        for session, target, of in forks:
+            session.fork(target, of)
         return outcomes
 
     def _contexts(
-        self, link: OpLink, session: Session, writes: tuple[str, ...], reads: tuple[str, ...], takes: int
-    ) -> tuple[tuple[Context, ...], Context | None] | None:
-        """(contexts, cross source) of one call; None if what it needs is switched off."""
+        self, link: OpLink, session: Session, writes: tuple[str, ...], reads: tuple[str, ...], takes: int, pure: bool
+    ) -> tuple[tuple[Context, ...], Context | None, list[tuple[str, str]]] | None:
+        """(contexts, cross source, (target, source) of forks after the call) of one call; None if what it needs is switched off."""
         source = session.context(reads[0]) if reads else None
         if reads and source is None:
             return None
         if link.frozen:
-            return ((source,), None) if source is not None else None
+            return ((source,), None, []) if source is not None else None
         targets: list[Context] = []
+        forks: list[tuple[str, str]] = []
+        first: dict[object, str] = {}  # history -> the context that is written
         for name in writes:
             context = session.context(name)
-            if context is not None:
-                session.check_room(name, context.length, takes)
+            if context is None:
+                continue
+            session.check_room(name, context.length, takes)
+            if pure and context.history in first:
+                forks.append((name, first[context.history]))
+            else:
+                first[context.history] = name
                 targets.append(context)
-        return (tuple(targets), source if link.cross else None) if targets else None
+        return (tuple(targets), source if link.cross else None, forks) if targets else None
 
     def spec(self, bound: BoundOp) -> OpSpec:
         """What the engine must know of an op."""

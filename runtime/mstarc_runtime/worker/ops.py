@@ -6,7 +6,7 @@ A failure inside a batched call is retried request by request, so that it hits o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +30,15 @@ Progress = Callable[[int, int, str], None]
 
 
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16"}  # by the precision of a node
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The contexts of one row of a call. call: rows for which it is equal (and not None) are one call but for their contexts."""
+
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    call: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +129,9 @@ class OpTable:
         return (
             first.only == other.only
             and (first.walk == other.walk or not self._draws_itself(first.op))
-            and first.writes == other.writes
-            and first.reads == other.reads
-            and all(
-                _shape(a) == _shape(b) or self._is_transformer(first.op)
-                for a, b in zip(first.args, other.args, strict=True)
+            and (
+                self._is_transformer(first.op)  # each row has contexts and lengths of its own
+                or all(_shape(a) == _shape(b) for a, b in zip(first.args, other.args, strict=True))
             )
         )
 
@@ -145,7 +152,8 @@ class OpTable:
         sessions = [session for session, _ in calls]
         rows = [tuple(self._to_array(bound.link, k, value) for k, value in enumerate(wait.args)) for _, wait in calls]
         try:
-            return self._run(bound, first.walk, sessions, rows, first.writes, first.reads, first.only)
+            places = [Place(wait.writes, wait.reads, _same_call(session, wait)) for session, wait in calls]
+            return self._run(bound, first.walk, sessions, rows, places, first.only)
         except Exception as error:
             if len(calls) == 1:
                 return [error]
@@ -163,7 +171,7 @@ class OpTable:
         errors: list[tuple[int, BaseException]],
     ) -> Any:
         """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`."""
-        bound = self._ops[op]
+        bound, place = self._ops[op], Place(writes, reads)
         rows: list[tuple[Any, ...]] = []
         try:
             if bound.link.batch == "stack" and bound.node.kind == "stateless":
@@ -173,7 +181,7 @@ class OpTable:
                     bound.check.columns(results)
                 return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
             rows = _rows(columns, len(sessions))
-            return self._stack(self._run(bound, walk, sessions, rows, writes, reads, only))
+            return self._stack(self._run(bound, walk, sessions, rows, [place] * len(rows), only))
         except Exception as error:
             if len(sessions) == 1:
                 errors.append((0, error))
@@ -181,7 +189,7 @@ class OpTable:
         outcomes: list[Any] = []
         for i, (session, row) in enumerate(zip(sessions, rows or _rows(columns, len(sessions)), strict=True)):
             try:
-                outcomes.append(self._run(bound, walk, [session], [row], writes, reads, only)[0])
+                outcomes.append(self._run(bound, walk, [session], [row], [place], only)[0])
             except Exception as error:
                 errors.append((i, error))
                 outcomes.append(None)
@@ -198,15 +206,14 @@ class OpTable:
         walk: str,
         sessions: Sequence[Session],
         rows: Sequence[tuple[Any, ...]],
-        writes: tuple[str, ...],
-        reads: tuple[str, ...],
+        places: Sequence[Place],
         only: tuple[int, ...] | None,
     ) -> list[Any]:
         outcomes: list[Any]
         handed = Handed(self.arrays, self._draws, bound, walk, sessions)
         with handed.undone_on_failure():
             if bound.node.kind == "transformer":
-                outcomes = self._need(self._transformers).call(bound, sessions, rows, writes, reads, handed)
+                outcomes = self._need(self._transformers).call(bound, sessions, rows, places, handed)
             elif bound.link.batch == "stack":
                 columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
                 results = bound.method(*handed.rows(range(len(rows))), *columns)
@@ -321,6 +328,11 @@ def _pick(outcome: Any, only: tuple[int, ...]) -> Any:
     if not isinstance(outcome, tuple):
         return outcome
     return outcome[only[0]] if len(only) == 1 else tuple(outcome[k] for k in only)
+
+
+def _same_call(session: Session, wait: CallWait) -> Hashable:
+    """Equal for calls of one request with the same arguments: numbers of one value, arrays that are one object."""
+    return id(session), *((type(a), a) if isinstance(a, bool | int | float | str) else id(a) for a in wait.args)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mstarc_runtime.abi.linked import LoopLink
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.regions import RegionLoop, Row
-from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
+from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, ParallelWait, SendWait, TakeWait
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_regions import DeviceLoop
@@ -39,35 +39,52 @@ class Group(Protocol):
     def turn(self) -> None: ...
 
 
+class Answers:
+    """What the calls of one `parallel` give, until all are there."""
+
+    def __init__(self, wait: ParallelWait) -> None:
+        self.values: list[Any] = list(wait.calls)
+        self.left = sum(isinstance(call, CallWait) for call in wait.calls)
+
+    def put(self, place: int, value: Any) -> bool:
+        """Whether this was the last."""
+        self.values[place] = value
+        self.left -= 1
+        return self.left == 0
+
+
 class CallGroup:
-    """Calls of one op that wait."""
+    """Calls of one op that wait; one of a `parallel` with its place among that one's answers."""
 
     def __init__(self, rank: Rank, op: str) -> None:
         self.rank = rank
         self.name = op
-        self.queue: deque[tuple[WalkRun, CallWait]] = deque()
+        self.queue: deque[tuple[WalkRun, CallWait, Answers | None, int]] = deque()
 
     def has_work(self) -> bool:
         return bool(self.queue)
 
     def turn(self) -> None:
         most = self.rank.ops.most_rows(self.name)
-        taken: list[tuple[WalkRun, CallWait]] = []
+        taken: list[tuple[WalkRun, CallWait, Answers | None, int]] = []
         while self.queue and len(taken) < most:
-            run, wait = self.queue[0]
-            if taken and not self.rank.ops.fits(taken[0][1], wait):
+            first = self.queue[0]
+            if taken and not self.rank.ops.fits(taken[0][1], first[1]):
                 break
             self.queue.popleft()
-            if run.alive:
-                taken.append((run, wait))
+            if first[0].alive:
+                taken.append(first)
         if not taken:
             return
-        outcomes = self.rank.ops.call_rows(self.name, [(run.session, wait) for run, wait in taken])
-        for (run, _), outcome in zip(taken, outcomes, strict=True):
+        outcomes = self.rank.ops.call_rows(self.name, [(run.session, wait) for run, wait, _, _ in taken])
+        for (run, _, answers, place), outcome in zip(taken, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                self.rank.fail(run, outcome)
-            else:
+                if run.alive:  # not yet ended by another call of the same `parallel`
+                    self.rank.fail(run, outcome)
+            elif answers is None:
                 self.rank.scheduler.resume_later(run, outcome)
+            elif answers.put(place, outcome):
+                self.rank.scheduler.resume_later(run, tuple(answers.values))
 
 
 class ExternGroup:
@@ -171,6 +188,8 @@ class Scheduler:
                     value = None
                 case TakeWait() if self._can_take(run, wait):
                     value = self._take(run, wait)
+                case ParallelWait(calls=calls) if not any(isinstance(call, CallWait) for call in calls):
+                    value = calls
                 case _:
                     self._park(run, wait)
                     return
@@ -179,9 +198,13 @@ class Scheduler:
         match wait:
             case CallWait(op=op):
                 run.waiting = f"op {op}"
-                calls = self._calls.setdefault(op, CallGroup(self.rank, op))
-                calls.queue.append((run, wait))
-                self.ready(calls)
+                self._queue(run, wait, None, 0)
+            case ParallelWait(calls=calls):
+                answers = Answers(wait)
+                run.waiting = "ops " + ", ".join(dict.fromkeys(call.op for call in calls if isinstance(call, CallWait)))
+                for place, call in enumerate(calls):
+                    if isinstance(call, CallWait):
+                        self._queue(run, call, answers, place)
             case ExternWait(name=name):
                 run.waiting = f"extern {name}"
                 externs = self._externs.setdefault(name, ExternGroup(self.rank, name))
@@ -203,6 +226,11 @@ class Scheduler:
                         return
             case _:
                 raise TypeError(f"walk {run.name} yielded {wait!r}, which no verb gives")
+
+    def _queue(self, run: WalkRun, call: CallWait, answers: Answers | None, place: int) -> None:
+        group = self._calls.setdefault(call.op, CallGroup(self.rank, call.op))
+        group.queue.append((run, call, answers, place))
+        self.ready(group)
 
     def _join(self, run: WalkRun, wait: LoopWait) -> None:
         """Enter the loop together with requests whose values have the same shapes: a batch is one array per value."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mstarc_runtime.program import Absent
+
 
 @dataclass(frozen=True, slots=True)
 class CallWait:
@@ -17,6 +19,13 @@ class CallWait:
     reads: tuple[str, ...]
     only: tuple[int, ...] | None
     walk: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelWait:
+    """Calls of one walk that do not depend on each other; what is ABSENT is not called."""
+
+    calls: tuple[CallWait | Absent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +57,4 @@ class ExternWait:
     args: tuple[Any, ...]
 
 
-Wait = CallWait | LoopWait | SendWait | TakeWait | ExternWait
+Wait = CallWait | ParallelWait | LoopWait | SendWait | TakeWait | ExternWait

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mstarc_runtime.guidance import guide
-from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, SendWait, TakeWait
+from mstarc_runtime.program import Absent
+from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, ParallelWait, SendWait, TakeWait
 
 if TYPE_CHECKING:
     from mstarc_runtime.program import Steps
@@ -71,6 +72,9 @@ class WalkRun:
         only: tuple[int, ...] | None = None,
     ) -> CallWait:
         return CallWait(op, args, writes, reads, only, self.name)
+
+    def parallel(self, *calls: CallWait | Absent) -> ParallelWait:
+        return ParallelWait(calls)
 
     def loop(
         self,
