@@ -57,6 +57,7 @@ class LocalCluster:
                 ops = OpTable(self.linked, link.rank)
                 port = _Link(self, link.rank)
                 self.ranks[link.rank] = Rank(self.linked, link.rank, load_worker(self.linked), port, ops, self.regions)
+                self.ranks[link.rank].warm_up(lambda done, total, what: None)
             except RuntimeFault as error:
                 on_message(link.rank, Fatal(link.rank, str(error)))
                 return

@@ -142,9 +142,16 @@ class DeviceLoop:
 
     @torch.inference_mode()
     def turn(self) -> None:
-        """Take the results that have arrived, then launch the next run if enough are not under way. Never waits for the device."""
+        """Take the results that have arrived, then launch the next run if enough are not under way. Never waits for the device.
+
+        While the device is busy with a run, what results woke goes first: a consumer's ops are queued before the next run.
+        """
+        settled = False
         while self.under_way and self.under_way[0].fetch.ready():
             self._settle(self.under_way.popleft())
+            settled = True
+        if settled and self.under_way:
+            return
         self.forget_dead()
         self._let_in()
         if len(self.under_way) <= self.options.ahead and self.rows and self._promise():
@@ -267,7 +274,9 @@ class DeviceLoop:
             until[slot] = row.until
             row.expect = min(row.expect + self.unroll, row.until)
             for name, written in row.written.items():
-                self.state.contexts[name].set_pages(slot, written.context.pages)
+                if written.shown != (slot, len(written.context.pages)):
+                    written.shown = (slot, len(written.context.pages))
+                    self.state.contexts[name].set_pages(slot, written.context.pages)
         self.state.until[:bucket].copy_(until, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()

@@ -27,6 +27,7 @@ class Written:
     entries: int = 0
     advance: int = 0
     ids: list[int] = field(default_factory=list)
+    shown: tuple[int, int] = (-1, 0)  # the slot, and how many pages its table has
 
     def add(self, record: Record, token: int | None) -> None:
         """One call of a writing op."""
