@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
 from mstarc.ir.core import Program
-from mstarc.ir.text import IrTextError, parse_program, print_expr, print_program, print_walk, to_json
+from mstarc.ir.text import HEADER, IrTextError, parse_program, print_expr, print_program, print_walk, to_json
 from mstarc.ir.text.lexer import Cursor
 from mstarc.ir.text.read_expressions import read_expr
 from mstarc.ir.types import Binary, Expr, Lit, Unary
+from mstarc.passes.pipeline import PIPELINE, run_passes
+from mstarc.workspace import load_model
 from tests.ir.strategies import EXPRESSIONS, PROGRAMS
 
+SPECS = Path(__file__).resolve().parents[2] / "specs"
 HELLO = """mstarc.ir 1
 model hello
 config limit from "counter.limit"
@@ -45,6 +49,21 @@ def test_programs_round_trip(program: Program) -> None:
     assert again == program
     assert repr(again) == repr(program)  # == takes 1, 1.0 and True for the same literal
     assert print_program(again) == text
+
+
+def _round_trips(program: Program) -> None:
+    text = print_program(program)
+    assert text.startswith(f"{HEADER}\n")
+    again = parse_program(text)
+    assert again == program and print_program(again) == text
+
+
+@pytest.mark.parametrize("spec", sorted(p.stem for p in SPECS.glob("*.walk")))
+def test_every_spec_round_trips_after_every_pass(spec: str) -> None:
+    model = load_model(SPECS / f"{spec}.walk")
+    assert model.program is not None and model.bound is not None
+    for program in (model.program, model.bound, *(step.program for step in run_passes(model.bound, PIPELINE, True))):
+        _round_trips(program)
 
 
 @settings(max_examples=400, deadline=None)
