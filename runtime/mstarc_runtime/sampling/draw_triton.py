@@ -181,22 +181,22 @@ def _digit(
     if FLOORED:
         floor = tl.load(floors + row)
     digit = tl.arange(0, 16)
-    acc = tl.zeros([BLOCK, 16], tl.float64)
+    acc = tl.zeros([BLOCK, 16], tl.float32)  # a lane adds few weights, none above 1
     until = tl.minimum((split + 1) * share, vocab)
     for start in range(split * share, until, BLOCK):
         at = start + tl.arange(0, BLOCK)
         value = tl.load(x + row * vocab + at, mask=at < until, other=float("-inf"))
         key = _key(value)
         counts = (at < until) & ((key >> (32 - 4 * STEP)) == prefix)
-        weight = tl.full([BLOCK], 1.0, tl.float64)
+        weight = tl.full([BLOCK], 1.0, tl.float32)
         if MASS:
-            weight = tl.exp((value - best) / heat).to(tl.float64)
+            weight = tl.exp((value - best) / heat)
         if FLOORED:
             counts = counts & (key >= floor)
         weight = tl.where(counts, weight, 0.0)
         mine = ((key >> (28 - 4 * STEP)) & 15).to(tl.int32)
         acc += tl.where(mine[:, None] == digit[None, :], weight[:, None], 0.0)
-    bins_here = tl.sum(acc, 0)
+    bins_here = tl.sum(acc.to(tl.float64), 0)
     if FLOORED:
         tie = tl.exp((_value(floor) - best) / heat).to(tl.float64)
         here = (split == 0) & ((floor >> (32 - 4 * STEP)) == prefix) & (digit == ((floor >> (28 - 4 * STEP)) & 15))
