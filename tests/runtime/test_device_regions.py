@@ -108,6 +108,13 @@ async def test_a_row_with_bad_logits_fails_alone(ahead: int) -> None:
     assert all("hold NaN" in (one.error or "") for one in failed)
 
 
+async def test_a_prompt_with_bad_logits_fails_alone_though_it_is_learnt_late() -> None:
+    given = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.7}
+    asks = [Ask({"text": text}, given, seed=n) for n, text in enumerate(["9 10 13", "9 10 11", "12 13 14", "11"])]
+    found = await both(tiny.speech(bad=11), "speech", asks, options(looks=6))
+    assert ["hold NaN" in (one.error or "") and not one.events for one in found.seen][1::2] == [True, True]
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_cancels_between_runs(seed: int) -> None:
     rng = random.Random(seed)

@@ -46,7 +46,7 @@ HERE = "tests.runtime.tiny"
 
 
 class TinyLlama(Llama):
-    """Random weights large enough that contexts matter; after the token `bad` a row's logits are NaN."""
+    """Random weights large enough that contexts matter; after the token `bad` a request's logits are NaN."""
 
     bad = -1
 
@@ -59,6 +59,9 @@ class TinyLlama(Llama):
         found = cls(facts, weights, device)
         found.bad = int(config.get("bad", -1))
         return found
+
+    def read(self, run: Run, ids: Tensor) -> Tensor:
+        return torch.where((ids[run.last] == self.bad)[:, None], torch.nan, super().read(run, ids))
 
     def step(self, run: Run, token: Tensor) -> Tensor:
         logits = super().step(run, token)

@@ -39,6 +39,7 @@ from mstarc_runtime.worker.walks import WalkRun
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_regions import DeviceOptions
+    from mstarc_runtime.worker.late_draws import LateDraws
 
 Regions: TypeAlias = 'DeviceOptions | Literal["auto", "host"]'
 
@@ -78,6 +79,7 @@ class Rank:
         self._streams = {stream.name: stream for stream in linked.streams}
         runner = self.device_options.runner if self.device_options is not None else None
         self.outbox = Outbox(self.arrays, runner, self._send_events)
+        self.late_draws = _late_draws(self) if runner is not None else None
         self._early: dict[int, list[Message]] = {}
         self._over: dict[int, None] = {}  # requests that are over, oldest first
         self._flushes: deque[Callable[[], None]] = deque()
@@ -208,6 +210,9 @@ class Rank:
             return
 
         def report(values: list[Any]) -> None:
+            if session.broken is not None:  # found out on the device after the coroutine had returned
+                self.port.send(CONDUCTOR, self._failure(run, session.broken))
+                return
             try:
                 self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, values, run.causes, counts))
             except WireError as error:
@@ -309,6 +314,12 @@ class Rank:
         }
         values.update(self.ops.gauges())
         return values
+
+
+def _late_draws(rank: Rank) -> LateDraws:
+    from mstarc_runtime.worker.late_draws import LateDraws
+
+    return LateDraws(rank)
 
 
 def _device_options(ops: OpTable) -> DeviceOptions | None:

@@ -100,6 +100,10 @@ class WalkRun:
 
     def sample(self, sampler: str, logits: Any, site: str) -> Any:
         logits = self.rank.arrays.asarray(logits)
+        if self.rank.late_draws is not None:
+            drawn = self.rank.late_draws.sample(self, sampler, logits, site)
+            if drawn is not None:
+                return drawn
         return self.rank.ops.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
