@@ -28,7 +28,7 @@ from tests.e2e.orpheus_parts import (
 )
 
 PROMPTS = [" ".join(map(str, TENSORS[f"lm.{n}.input_ids"].tolist())) for n in range(3)]
-GREEDY = {"temperature": 0.0, "repetition_penalty": 1.3}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.3}
 NEVER = 1_000_000  # an end id that no vocabulary has
 
 
@@ -47,7 +47,7 @@ async def audio(engine: Engine, text: str, seed: int = 7, **params: Any) -> tupl
 
 def ids_of(chunks: list[Any]) -> list[int]:
     """The ids behind overlapping windows of 28, each of which begins 7 after the last."""
-    windows = [chunk[:28].astype(int).tolist() for chunk in chunks]
+    windows: list[list[int]] = [chunk[:28].astype(int).tolist() for chunk in chunks]
     for one, next_one in itertools.pairwise(windows):
         assert one[7:] == next_one[:21]
     return windows[0] + [token for window in windows[1:] for token in window[21:]]
@@ -109,7 +109,7 @@ async def test_every_number_of_frames(tmp_path: Path) -> None:
     wanted = [[SPEECH[7 * w : 7 * w + 28] for w in range(max(0, n - 3))] for n in range(1, 11)]
     for shuffle in (None, 1, 2):
         async with in_process(linked(tmp_path, 2, llm=Dictated, snac=Recorder), shuffle) as engine:
-            params = {"temperature": 0.0, "repetition_penalty": 1.0}
+            params: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.0}
             found = await asyncio.gather(*[audio(engine, str(n), **params) for n in range(1, 11)])
         for (chunks, told), windows in zip(found, wanted, strict=True):
             assert [chunk[:28].astype(int).tolist() for chunk in chunks] == windows and told["speak.frames"] == "stop"
@@ -127,7 +127,7 @@ async def test_drawn_noise_belongs_to_the_request(tmp_path: Path) -> None:
     """With noise: equal seeds give equal samples, alone and in a batch with others; other seeds give others."""
     program = linked(tmp_path, llm=Dictated)
     noisy = replace(program, nodes=[replace(node, config={**node.config, "noise": True}) for node in program.nodes])
-    params = {"temperature": 0.0, "repetition_penalty": 1.0}
+    params: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.0}
     async with in_process(noisy) as engine:
         alone, _ = await audio(engine, "6", seed=1, **params)
         again = await asyncio.gather(
@@ -143,7 +143,7 @@ async def test_drawn_noise_belongs_to_the_request(tmp_path: Path) -> None:
 
 async def test_two_processes_and_a_cancel_in_the_middle(tmp_path: Path) -> None:
     async with processes(linked(tmp_path, 2, llm=Dictated)) as engine:
-        params = {"temperature": 0.0, "repetition_penalty": 1.0}
+        params: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.0}
         long = {**params, "ignore_eos": True, "max_tokens": 8000}
         chunks, _ = await audio(engine, "10", **params)
         run = await engine.submit("speech", {"text": "10"}, long, {"audio"})

@@ -27,8 +27,8 @@ WORDS = {"?": 0, "tara": 1, ":": 2, "hello": 3, "world": 4, "<bos>": 5}
 def folder(tmp_path: Path) -> Path:
     """A tokenizer that puts a beginning before every text, as the published one does."""
     tokenizer = Tokenizer(WordLevel(WORDS, unk_token="?"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
-    tokenizer.post_processor = TemplateProcessing(single="<bos> $0", special_tokens=[("<bos>", 5)])  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="<bos> $0", special_tokens=[("<bos>", 5)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 
@@ -70,3 +70,15 @@ def test_a_tokenizer_that_is_missing_or_broken(tmp_path: Path) -> None:
 def test_ids_of_the_prompt_that_are_none(folder: Path, ids: Any) -> None:
     with pytest.raises(LoadError, match=r"`llm\.prompt_after` is .*, not a list of ids"):
         host(folder, {"llm": {**CONFIG["llm"], "prompt_after": ids}})
+
+
+def test_ids_that_the_model_has_no_embeddings_for(folder: Path) -> None:
+    """The prompt of another checkpoint, and a tokenizer with more tokens."""
+    with pytest.raises(
+        LoadError, match="the prompt gives id 128261, but the language model has embeddings of 420 tokens"
+    ):
+        host(folder, {"llm": {**CONFIG["llm"], "vocab_size": 420}})
+    small = {"vocab_size": 4, "prompt_before": [1], "prompt_after": []}
+    assert host(folder, {"llm": small}).tokenize("hello", "tara").tolist() == [1, 1, 2, 3]
+    with pytest.raises(LoadError, match="the tokenizer gives id 4, but"):
+        host(folder, {"llm": small}).tokenize("world", "tara")

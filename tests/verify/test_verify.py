@@ -83,7 +83,7 @@ def test_half_precision_is_within_the_stated_tolerance(model: str) -> None:
 def outputs(golden: Golden, model: str) -> list[str]:
     """Tensors that are results, not inputs."""
     if model in ("orpheus", "whisper"):
-        inputs = ("input_ids", "codes0", "codes1", "codes2", "noise0", "noise1", "noise2", "noise3")
+        inputs: tuple[str, ...] = ("input_ids", "codes0", "codes1", "codes2", "noise0", "noise1", "noise2", "noise3")
         inputs += ("stream.tokens", "waveform", "prompt")
         return [name for name in sorted(golden._tensors) if not name.endswith(inputs)]
     cases = golden.listed()
@@ -260,7 +260,7 @@ def published(ids: Tensor, model: Any, count: int, penalty: float) -> tuple[Tens
     for _ in range(count):
         logits = model(produced[None]).logits[0, -1]
         raw.append(logits)
-        seen = produced.unique()
+        seen = sorted(set(produced.tolist()))
         scores = logits.clone()
         scores[seen] = torch.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
         produced = torch.cat([produced, scores.argmax()[None]])

@@ -20,16 +20,20 @@ _FILE = "tokenizer.json"
 class OrpheusHost:
     """What stands around a text is `prompt_before` and `prompt_after` of the language model's section, ids both."""
 
-    def __init__(self, checkpoint: Checkpoint | None, before: Sequence[int], after: Sequence[int]) -> None:
+    def __init__(self, checkpoint: Checkpoint | None, before: Sequence[int], after: Sequence[int], vocab: int) -> None:
+        """`vocab`: embeddings of the language model. Raises LoadError for an id beyond them: it would take a device down."""
         self._checkpoint = checkpoint
         self._before = list(before)
         self._after = list(after)
+        self._vocab = vocab
+        self._check("prompt", [*before, *after])
 
     @classmethod
     def load(cls, checkpoints: Mapping[str, Checkpoint], config: Mapping[str, Mapping[str, Any]]) -> OrpheusHost:
         """The tokenizer lies with the checkpoint `orpheus`. Raises LoadError naming the key that is wrong."""
-        before, after = (_ids(config.get("llm", {}), key) for key in ("prompt_before", "prompt_after"))
-        return cls(checkpoints.get("orpheus"), before, after)
+        node = config.get("llm", {})
+        before, after = (_ids(node, key) for key in ("prompt_before", "prompt_after"))
+        return cls(checkpoints.get("orpheus"), before, after, int(node.get("vocab_size", 0)))
 
     def warm(self, methods: set[str]) -> None:
         """Read the tokenizer before the first request."""
@@ -42,7 +46,14 @@ class OrpheusHost:
         if len(text) > TEXT_SIZE:
             raise BadRequest(f"`text` has {len(text)} characters; {TEXT_SIZE} are allowed", "text")
         spoken = self.tokenizer.encode(f"{voice}: {text}", add_special_tokens=False).ids
+        self._check("tokenizer", spoken)
         return np.array([*self._before, *spoken, *self._after], dtype=np.int64)
+
+    def _check(self, what: str, ids: Sequence[int]) -> None:
+        if max(ids, default=-1) >= self._vocab:
+            raise LoadError(
+                f"Orpheus: the {what} gives id {max(ids)}, but the language model has embeddings of {self._vocab} tokens"
+            )
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -130,7 +130,7 @@ class SnacDecoder(nn.Module):
     def latents(self, codes: Sequence[Tensor]) -> Tensor:
         """The sum of what the levels say, each repeated to the finest rate [B, latent, T]."""
         levels = [
-            projection(codebook(level)).repeat_interleave(stride, dim=2)
+            projection(codebook(level))[..., None].expand(-1, -1, -1, stride).flatten(2)
             for level, stride, codebook, projection in zip(
                 codes, self.strides, self.codebooks, self.projections, strict=True
             )
