@@ -183,9 +183,10 @@ def _caches(linked: Linked) -> Iterator[tuple[str, ...]]:
 
     for cache in linked.caches:
         geometry = f"{cache.layers} layers, {cache.kv_heads} of {cache.heads} heads, dim {cache.head_dim}"
-        entry = kv_bytes(cache)
         for context in linked.contexts:
             if context.cache == cache.name:
+                rank = next((walk.rank for walk in linked.walks if context.name in walk.contexts), 0)
+                entry = kv_bytes(cache, linked.ranks[rank].device)
                 full = bytes_text(entry * context.max) if context.max else "unbounded"
                 yield cache.name, geometry, bytes_text(entry), context.name, str(context.max or "-"), full
 

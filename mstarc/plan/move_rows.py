@@ -58,7 +58,8 @@ def _size(move: Move, layout: Layout, linked: Linked, scope: ConfigScope) -> tup
         size = size_of(move.value.type, scope, value_names(layout.walk.body, layout.walk.params))
         return size, size.text
     context = next(c for c in linked.contexts if c.name == move.what)
-    entry = kv_bytes(next(c for c in linked.caches if c.name == context.cache))
+    cache = next(c for c in linked.caches if c.name == context.cache)
+    entry = kv_bytes(cache, linked.ranks[move.source].device)
     if move.loop:
         return Size(entry, ("new entries",)), f"{bytes_text(entry)} * new entries"
     size = Size(entry, ("entries",))

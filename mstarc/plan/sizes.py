@@ -9,11 +9,11 @@ from math import prod
 from mstarc.ir.fold import FoldError, fold
 from mstarc.ir.types import Apply, Binary, Expr, Lit, Ref, Tensor, Type, Unary, Var
 from mstarc.passes.ranges import shown
+from mstarc.plan.chips import number_bytes
 from mstarc.plan.evaluate import ConfigScope
 from mstarc_runtime.abi.linked import CacheLink
 
 BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "u8": 1, "bool": 1}
-NUMBER = 4  # bytes of an f32: what the runtime's pools of keys and values hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def partly(expr: Expr, scope: ConfigScope) -> Expr:
             return expr
 
 
-def kv_bytes(cache: CacheLink) -> int:
+def kv_bytes(cache: CacheLink, device: str) -> int:
     """Bytes of one entry of a context: 2 * layers * kv_heads * head_dim numbers, keys and values of every layer."""
-    return 2 * cache.layers * cache.kv_heads * cache.head_dim * NUMBER
+    return 2 * cache.layers * cache.kv_heads * cache.head_dim * number_bytes(device)
 
 
 def bytes_text(count: int) -> str:

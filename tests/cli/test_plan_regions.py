@@ -26,6 +26,9 @@ CASES = [
     ("pi05", ""),
     ("vjepa2_ac", ""),
     ("ask", "2xcpu"),
+    ("bagel", ""),
+    ("bagel", "3xh100"),
+    ("qwen3_omni", "omni_2xh200"),
 ]
 
 
@@ -64,6 +67,27 @@ def test_the_codec_fires_once_in_seven_steps() -> None:
 
 def test_all_steps_of_the_flow_are_one_launch() -> None:
     assert "all flow_steps steps (10 by default): llm.velocity on prefix" in shown("pi05", "", "text")[0]
+
+
+def test_guided_steps_are_a_phase_of_their_own() -> None:
+    text = shown("bagel", "", "text")[0]
+    assert "all steps - 1 steps (49 by default), in 2 phases" in text
+    assert text.index("\n    on ") < text.index("\n    not on ")
+
+
+def test_fan_out_and_join_of_the_branches() -> None:
+    moves = json.loads(shown("bagel", "3xh100", "json")[0])["moves"]
+    steps = {(m["verb"], m["source"], tuple(m["sinks"])): m for m in moves if m["per"] == "step"}
+    assert set(steps) == {("fan-out", 0, (1, 2)), ("join", 1, (0,)), ("join", 2, (0,))}
+    assert {(m["number"], m["when"]) for m in steps.values()} == {(4 * 64, "on")}  # f32, 64 numbers a row
+
+
+def test_every_edge_of_the_omni_model_has_its_transport_and_its_inequality() -> None:
+    lines = shown("qwen3_omni", "omni_2xh200", "text")[0].split("\nstreams\n")[1].splitlines()[1:5]
+    ways = {line.split()[0]: ("shm" if "  shm  " in line else "slot") for line in lines}
+    assert ways == {"states": "shm", "media": "shm", "said": "shm", "frames": "slot"}
+    assert lines[2].endswith("max_tokens+1 >= 2 >= 1 = 1 + 1 - gcd(1, 1)")
+    assert lines[3].endswith("512 >= 50 = 1 + 25 + 25 - gcd(1, 25)")
 
 
 if __name__ == "__main__":
