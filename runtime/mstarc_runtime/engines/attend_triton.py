@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 264  # that a launch should have at least: two for each of an H200's 132 multiprocessors
+PROGRAMS = 264  # of a launch: two for each of an H200's 132 multiprocessors; small tiles twice that
+DECODE_TILE = 16  # the smallest tile: that of decode steps
 SPLITS_MAX = 32
 LOG2_E = math.log2(math.e)
 
@@ -76,7 +77,10 @@ def _attend(
     APPEND: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One tile of rows x heads of one KV head of one request, over one part of its context (and, the last part, its own rows)."""
+    """One tile of rows x heads of one KV head of one request, over one part: a share of its context or, the last one, its own rows.
+
+    If there is one part only, it is both.
+    """
     tile = tl.program_id(0)
     request = tl.program_id(1) // KV_HEADS
     kv_head = tl.program_id(1) % KV_HEADS
@@ -111,7 +115,8 @@ def _attend(
     values = data + (kv_head + KV_HEADS).to(tl.int64) * data_head
     pages = table + request * table_row
 
-    share = tl.cdiv(tl.cdiv(entries, SPLITS), BLOCK) * BLOCK
+    shares = SPLITS - 1 if OWN and SPLITS > 1 else SPLITS  # the own rows are a part by themselves
+    share = tl.cdiv(tl.cdiv(entries, shares), BLOCK) * BLOCK
     low = split * share
     high = tl.minimum(low + share, entries)
     for at in range(low, high, BLOCK):
@@ -289,7 +294,8 @@ def _launch(
     dim_pad = max(16, triton.next_power_of_2(dim))
     tile, block, warps, stages = _blocking(rows * group, dim_pad, data.dtype)
     tiles = triton.cdiv(rows * group, tile)
-    splits = _splits(tiles * requests * kv_heads, triton.cdiv(table.shape[1] * page_size, block))
+    splits = _splits(tiles * requests * kv_heads, triton.cdiv(table.shape[1] * page_size, block), tile == DECODE_TILE)
+    splits += splits > 1 and k is not None
     part = weight = out
     if splits > 1:
         part = torch.empty((splits, all_rows, heads, dim), dtype=torch.float32, device=q.device)
@@ -351,14 +357,19 @@ def _launch(
 
 
 def _blocking(members: int, dim_pad: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Query rows x heads of a tile, entries of a block, warps and pipeline stages: what fits registers and shared memory of sm_90."""
+    """Query rows x heads of a tile, entries of a block, warps and pipeline stages.
+
+    They fit registers and shared memory of sm_90; 16-bit ones are the fastest of `tests.bench.attend_sweep` on an H200.
+    """
     wide = dim_pad >= 128
+    tile = max(DECODE_TILE, triton.next_power_of_2(members))
     if dtype == torch.float32:
-        return min(32, max(16, triton.next_power_of_2(members))), 32, 8 if wide else 4, 1
-    tile = min(64, max(16, triton.next_power_of_2(members)))
-    return tile, 64, 8 if wide and tile == 64 else 4, 2 if dim_pad > 128 else 3
+        return min(32, tile), 32, 8 if wide else 4, 1
+    if tile < 64:
+        return tile, 64, 2 if tile == DECODE_TILE and dim_pad <= 128 else 4, 3 if dim_pad <= 128 else 2
+    return (64, 64, 8, 3 if dim_pad == 128 else 2) if wide else (64, 128, 4, 2)
 
 
-def _splits(programs: int, blocks: int) -> int:
-    """Parts of a context, so that there are about PROGRAMS programs; no more than it can have blocks."""
-    return max(1, min(SPLITS_MAX, blocks, PROGRAMS // programs))
+def _splits(programs: int, blocks: int, decode: bool) -> int:
+    """Shares of a context, so that there are about as many programs as the GPU runs at once; no more than it can have blocks."""
+    return max(1, min(SPLITS_MAX, blocks, (2 * PROGRAMS if decode else PROGRAMS) // programs))

@@ -67,14 +67,15 @@ def _rotate_pairs(
     row = tl.program_id(0).to(tl.int64)
     head, at = tl.arange(0, HEADS_PAD), tl.arange(0, PAD)
     there = (head < HEADS)[:, None] & (at < DIM)[None, :]
-    place = x + row * row_stride + head[:, None] * DIM
-    own = tl.load(place + at[None, :], mask=there, other=0.0).to(tl.float32)
-    other = tl.load(place + (at ^ 1)[None, :], mask=there, other=0.0).to(tl.float32)
+    place = head[:, None] * DIM + at[None, :]
     table = (row % table_rows) * DIM + at
+    own = tl.load(x + row * row_stride + place, mask=there, other=0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(own, [HEADS_PAD, PAD // 2, 2]))
+    swapped = tl.reshape(tl.join(odd, even), [HEADS_PAD, PAD])
     c = tl.load(cos + table, mask=at < DIM, other=0.0)[None, :]
     s = tl.load(sin + table, mask=at < DIM, other=0.0)[None, :]
-    turned = own * c + other * s
-    tl.store(out + (row * HEADS + head[:, None]) * DIM + at[None, :], turned.to(out.dtype.element_ty), mask=there)
+    turned = own * c + swapped * s
+    tl.store(out + row * (HEADS * DIM) + place, turned.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
