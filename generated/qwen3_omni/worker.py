@@ -45,7 +45,7 @@ class Qwen3Omni(WorkerProgram):
         """loop words of walk answer"""
         (token,) = b.stop((token == b.config.im_end) & ~b.params.ignore_eos, carried=(token,), live=(token,))
         b.emit("text", token)
-        (token,) = b.stop(b.iter + 1 == b.params.max_tokens, carried=(token,), live=(token,))
+        (token,) = b.stop(b.iter + 1 == b.params.max_tokens, carried=(token,), live=(token,), why="max")
         scores, row = b.call("thinker.step", token, writes=("mind",))
         b.send("said", row)
         token_2 = b.sample("word", scores, "word")

@@ -16,9 +16,11 @@ from mstarc.codegen.request_view import RequestWriter
 from mstarc.codegen.source import Method, check_names, class_name, imports_in, method, tuple_of
 from mstarc.ir.core import Noise, Param, Program, Request, Value
 from mstarc.ir.fold import FoldError, Scope, fold
-from mstarc.ir.types import Enum, Expr, Media, Parts, Ref, Scalar, Tensor, Type, ValueId
+from mstarc.ir.types import Enum, Expr, ListOf, Lit, Media, Parts, Ref, Scalar, Struct, Tensor, Type, ValueId
 from mstarc.ir.visit import every_expr, every_op, exprs_of
 from mstarc.source import Span
+
+_OPEN = (float("-inf"), float("inf"))  # ends of a range that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,18 @@ def _param(param: Param) -> Call:
         bound: Expr | None = getattr(param, end)
         if bound is not None:
             value = constant(bound)
-            if value is None:
-                raise NotBuilt(f"a range of param `{param.name}` that is no constant", param.span)
-            items.append(f"{end}={_shown(value)}")
+            if value is not None:
+                items.append(f"{end}={_shown(value)}")
+    if _is_ranged(param):
+        items.append("ranged=True")
     if isinstance(kind, Enum):
         items.append(tuple_of(map(quoted, kind.members), "members="))
     return Call("Param", tuple(items))
+
+
+def _is_ranged(param: Param) -> bool:
+    """Whether an end of the range depends on the config or other params."""
+    return any(end is not None and constant(end) is None for end in (param.low, param.high))
 
 
 def _shown(value: object) -> str:
@@ -147,7 +155,7 @@ def _shown(value: object) -> str:
 
 
 def _scalar(kind: Type, span: Span) -> str:
-    if isinstance(kind, Scalar) and kind.name in ("int", "float", "bool", "text"):
+    if isinstance(kind, Scalar):
         return kind.name
     raise NotBuilt(f"a param of type `{type(kind).__name__.lower()}`", span)
 
@@ -169,6 +177,11 @@ def _input(value: Value) -> Call:
             items.append(quoted(modality))
         case Parts(members=members):
             items += [quoted("parts"), tuple_of(map(quoted, members), "members=")]
+        case Enum(members=members):
+            items += [quoted("enum"), tuple_of(map(quoted, members), "members=")]
+        case Struct(name=name, fields=fields):
+            parts = (_input(Value(ValueId(-1), field, kind, "host", value.span)) for field, kind in fields)
+            items += [quoted("part"), tuple_of([quoted(name)], "members="), Group(tuple(parts), "fields=")]
         case _:
             raise NotBuilt(f"an input of type `{type(value.type).__name__.lower()}`", value.span)
     if value.type.optional:
@@ -186,6 +199,9 @@ def _hooks(program: Program) -> list[Method]:
         if param.default is not None and constant(param.default) is None:
             name = f"default_{param.name}"
             found.append(_hook(name, "object", f"default of param {param.name}", param.default, param.span))
+    for param in filter(_is_ranged, program.params):
+        ends = ListOf(tuple(Lit(_OPEN[k]) if end is None else end for k, end in enumerate((param.low, param.high))))
+        found.append(_hook(f"range_{param.name}", "object", f"range of param {param.name}", ends, param.span))
     for context in program.contexts:
         if context.when is not None:
             doc = f"context {context.name} is on"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from mstarc.codegen.calls import invoke_of
 from mstarc.codegen.expressions import Place, text
-from mstarc.codegen.layout import Call, Part
+from mstarc.codegen.layout import Call, Group, Part
 from mstarc.codegen.names import attribute
 from mstarc.codegen.source import Method, Writer, bind, local_names, method, prefixed, tuple_of
 from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Sample, Send, Stop, Value
+from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Tensor, ValueId
 from mstarc.ir.visit import results_of, vars_of
 from mstarc.passes.effects import Names
@@ -59,7 +60,10 @@ class RegionView:
     def _stop(self, op: Stop, live: Sequence[ValueId]) -> None:
         names = [self.place.names[ident] for ident in live]
         carried = tuple_of([text(value, self.place) for value in op.carried], "carried=")
-        call = Call("b.stop", (text(op.cond, self.place), carried, tuple_of(names, "live=")))
+        args: list[str | Group | Call] = [text(op.cond, self.place), carried, tuple_of(names, "live=")]
+        if cause_of(op, self.region.loop) == "max":
+            args.append('why="max"')
+        call = Call("b.stop", tuple(args))
         self.writer.add(bind(names, call, several=True) if names else call)
 
     def _statement(self, op: Op, ops: Sequence[Op], position: int) -> Part:

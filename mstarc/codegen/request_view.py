@@ -26,6 +26,7 @@ from mstarc.ir.core import (
     Request,
     Require,
     Together,
+    When,
 )
 from mstarc.ir.types import ValueId
 from mstarc.ir.visit import blocks_of, results_of
@@ -137,6 +138,8 @@ class _Coroutine:
                 self._for_parts(op, place, after)
             case Together():
                 self._together(op)
+            case When():
+                self._when(op, place, after)
             case _:
                 raise NotBuilt(f"`{type(op).__name__}` in a request", op.span)
 
@@ -157,6 +160,17 @@ class _Coroutine:
         if op.other.ops:
             self.writer.open("else:")
             self._block(op.other, after)
+            self.writer.close()
+
+    def _when(self, op: When, place: Place, after: Ends | None) -> None:
+        self.writer.open(f"if {text(op.cond, place)}:")
+        self._block(op.body, after)
+        self.writer.close()
+        absent = [self.names[phi.result.id] for phi in op.results if phi.result.id in self.owner.read]
+        if absent:
+            self.writer.open("else:")
+            for name in absent:
+                self.writer.add(f"{name} = None")
             self.writer.close()
 
     def _for_parts(self, op: ForParts, place: Place, after: Ends | None) -> None:

@@ -52,8 +52,9 @@ from mstarc.ir.core import (
     Walk,
     When,
 )
+from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Apply, Chunk, Expr, Lit, Ref, Tensor, ValueId
-from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
+from mstarc.ir.visit import blocks_of, every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
 from mstarc.passes.form_regions import Region, form_regions
 from mstarc.passes.liveness import read_in_walk
@@ -186,37 +187,37 @@ class WalkWriter:
 
     # ------------------------------------------------------------------------------------------------------ statements
 
-    def _block(self, block: Block, loop: Loop | None) -> None:
-        """`loop`: the innermost coroutine loop that a `stop` here ends."""
+    def _block(self, block: Block, loop: Loop | None, flag: str = "") -> None:
+        """`loop`: the innermost coroutine loop that a `stop` here ends; `flag`: what it sets to end the loops over chunks in between."""
         for op in block.ops:
-            self._op(op, loop)
+            self._op(op, loop, flag)
             for value in results_of(op):
                 self._bind_dims(value.id)
 
-    def _op(self, op: Op, loop: Loop | None) -> None:
+    def _op(self, op: Op, loop: Loop | None, flag: str) -> None:
         match op:
             case Loop() if op.label in self.regions:
                 self._region_loop(op, self.regions[op.label])
             case Loop():
                 self._loop(op)
             case Stop():
-                self._stop(op, loop)
+                self._stop(op, loop, flag)
             case When():
-                self._when(op, loop)
+                self._when(op, loop, flag)
             case Par():
-                self._parallel(op, loop)
+                self._parallel(op, loop, flag)
             case ForChunks():
-                self._for_chunks(op)
+                self._for_chunks(op, loop)
             case Next():
                 self._next(op)
             case _:
                 self.writer.add(self._simple(op))
 
-    def _parallel(self, op: Par, loop: Loop | None) -> None:
+    def _parallel(self, op: Par, loop: Loop | None, flag: str) -> None:
         """Calls at once, if the block is calls; else its statements one after the other, which means the same."""
         calls = parallel_of(op.body, self.declared, self.place, self.read, self.writer.depth)
         if calls is None:
-            self._block(op.body, loop)
+            self._block(op.body, loop, flag)
             return
         self.writer.add(calls)
         for inner in op.body.ops:
@@ -264,16 +265,17 @@ class WalkWriter:
                 found[part] = name
         return place
 
-    def _stop(self, op: Stop, loop: Loop | None) -> None:
-        if loop is None:
-            raise NotBuilt("`stop when` inside `for ... in` a stream", op.span)
+    def _stop(self, op: Stop, loop: Loop | None, flag: str) -> None:
+        assert loop is not None, "the verifier knows that a stop is in a loop"
         place = replace(self.place, span=op.span)
         cond = text(op.cond, place)
         device = any(self.values[ident].phase == "device" for ident in vars_of(op.cond))
         self.writer.open(f"if walk.true({cond}):" if device else f"if {cond}:")
         if loop.kind == "max":
-            self.writer.add(Call("walk.cause", (quoted(loop.label), '"stop"')))
+            self.writer.add(Call("walk.cause", (quoted(loop.label), quoted(cause_of(op, loop)))))
         self._rebind(loop, [text(value, place) for value in op.carried])
+        if flag:
+            self.writer.add(f"{flag} = True")
         self.writer.add("break")
         self.writer.close()
 
@@ -284,9 +286,9 @@ class WalkWriter:
         if pairs:
             self.writer.add(", ".join(name for name, _ in pairs) + " = " + ", ".join(value for _, value in pairs))
 
-    def _when(self, op: When, loop: Loop | None) -> None:
+    def _when(self, op: When, loop: Loop | None, flag: str) -> None:
         self.writer.open(f"if {text(op.cond, replace(self.place, span=op.span))}:")
-        self._block(op.body, loop)
+        self._block(op.body, loop, flag)
         self.writer.close()
         read = [self.names[phi.result.id] for phi in op.results if phi.result.id in self.read]
         if read:
@@ -338,7 +340,11 @@ class WalkWriter:
 
     # --------------------------------------------------------------------------------------------------------- streams
 
-    def _for_chunks(self, op: ForChunks) -> None:
+    def _for_chunks(self, op: ForChunks, loop: Loop | None) -> None:
+        """A `stop` in the body ends the loop around as well: a flag carries it there."""
+        flag = self.fresh(f"{loop.label}_stopped") if loop is not None and _stops(op.body) else ""
+        if flag:
+            self.writer.add(f"{flag} = False")
         take = f"yield walk.take({', '.join(quoted(stream) for stream in op.streams)})"
         names = [self.names[item.id] for item in op.items]
         taken = names[0] if len(names) == 1 else self.fresh("chunks")
@@ -347,8 +353,12 @@ class WalkWriter:
             self.writer.add(f"{', '.join(names)} = {taken}")
         for item in op.items:
             self._bind_dims(item.id)
-        self._block(op.body, None)
+        self._block(op.body, loop, flag)
         self.writer.close()
+        if flag:
+            self.writer.open(f"if {flag}:")
+            self.writer.add("break")
+            self.writer.close()
 
     def _next(self, op: Next) -> None:
         """One chunk of each stream: its value, or ABSENT after the end of a stream that may be read on."""
@@ -371,3 +381,9 @@ class WalkWriter:
             if value is not None and not isinstance(value.type, Chunk):
                 name, ends = self.names[value.id], self.declared.streams[stream].after_end_empty
                 self.writer.add(f"{name} = {name}.value" + (f" if {name} else ABSENT" if ends else ""))
+
+
+def _stops(block: Block) -> bool:
+    """Whether a `stop` in the block, outside of loops in it, ends a loop around it."""
+    inner = (op for op in block.ops if not isinstance(op, Loop))
+    return any(isinstance(op, Stop) or any(map(_stops, blocks_of(op))) for op in inner)

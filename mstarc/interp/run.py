@@ -45,6 +45,7 @@ from mstarc.ir.core import (
     When,
 )
 from mstarc.ir.fold import ABSENT, field_of
+from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Tensor
 from mstarc_runtime.abi.chunks import Chunker, policy_of
 
@@ -62,8 +63,9 @@ class Emitted:
 class _Stopped(Exception):
     """`stop when` held: ends the innermost loop with these carried values."""
 
-    def __init__(self, carried: tuple[Any, ...]) -> None:
+    def __init__(self, stop: Stop, carried: tuple[Any, ...]) -> None:
         super().__init__()
+        self.stop = stop
         self.carried = carried
 
 
@@ -143,7 +145,7 @@ class Run:
                 frame.gathers[-1][op.name].append(frame.eval(op.value))
             case Stop():
                 if self.machine.truth(frame.eval(op.cond)):
-                    raise _Stopped(tuple(frame.eval(expr) for expr in op.carried))
+                    raise _Stopped(op, tuple(frame.eval(expr) for expr in op.carried))
 
     def _effect(self, op: Invoke | Sample | Noise | Extern | Emit | Fork | Drop, frame: Frame) -> None:
         match op:
@@ -158,7 +160,8 @@ class Run:
                 key = self.calls.key(frame.walk, op.site)
                 frame.bind(op.result, self.machine.noise(op.result.type.dtype, shape, key))
             case Extern():
-                args = tuple(self.machine.host(frame.eval(arg)) for arg in op.args)
+                given = (frame.eval(arg) for arg in op.args)
+                args = tuple(None if arg is ABSENT else self.machine.host(arg) for arg in given)
                 for value, found in zip(op.results, self.machine.extern(op.name, args, len(op.results)), strict=True):
                     frame.bind(value, found)
             case Emit():
@@ -179,7 +182,7 @@ class Run:
         carried = tuple(frame.eval(carry.init) for carry in op.carries)
         frame.gathers.append({gather.name: [] for gather in op.gathers})
         again = self.reach.of_block(op.body) | after
-        cause = "max"
+        cause: str = "max"
         try:
             for i in range(bound):
                 frame.iters[op.label] = i
@@ -188,7 +191,7 @@ class Run:
                 yield from self.block(op.body, frame, after if i == bound - 1 else again)
                 carried = tuple(frame.eval(carry.next) for carry in op.carries)
         except _Stopped as stop:
-            carried, cause = stop.carried, "stop"
+            carried, cause = stop.carried, cause_of(stop.stop, op)
         gathered = frame.gathers.pop()
         frame.iters.pop(op.label, None)
         if op.kind == "max":

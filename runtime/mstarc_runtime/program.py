@@ -164,8 +164,13 @@ class Batch(Protocol):
     host: Any
     iter: Array
 
-    def stop(self, flag: Array, carried: tuple[Array, ...], live: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Rows where flag [B] (or a plain bool) holds leave the loop with `carried` as results. Returns `live` for the others."""
+    def stop(
+        self, flag: Array, carried: tuple[Array, ...], live: tuple[Array, ...], why: str = "stop"
+    ) -> tuple[Array, ...]:
+        """Rows where flag [B] (or a plain bool) holds leave the loop with `carried` as results. Returns `live` for the others.
+
+        why: the cause of the end; `max` where the flag says that the bound is reached.
+        """
         ...
 
     def number(self, of: Callable[[Any], Any]) -> Array:
@@ -209,7 +214,10 @@ class WorkerProgram:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A request parameter. kind: int float bool text enum. `default` None = required, or computed by `default_<name>(request)`."""
+    """A request parameter. kind: int float bool text bytes enum. `default` None = required, or computed by `default_<name>(request)`.
+
+    ranged: ends of the range depend on the config or other params; `range_<name>(request)` gives both.
+    """
 
     name: str
     kind: str
@@ -218,11 +226,15 @@ class Param:
     high: float | None = None
     members: tuple[str, ...] = ()
     computed: bool = False
+    ranged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a request. kind: text, int, float, bool, image, audio, video, tensor, or `parts`. ndim: of a tensor; None = any."""
+    """An input of a request. kind: text, int, float, bool, bytes, enum, image, audio, video, tensor, `parts`, or `part`.
+
+    ndim: of a tensor; None = any. members: of an enum, or the kinds of parts. fields: of a `part`, a declared type.
+    """
 
     name: str
     kind: str
@@ -230,6 +242,7 @@ class Input:
     dtype: str = ""
     members: tuple[str, ...] = ()
     ndim: int | None = None
+    fields: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

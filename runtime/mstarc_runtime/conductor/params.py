@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mstarc_runtime.errors import BadRequest
-from mstarc_runtime.program import ConductorProgram, Entry, Input, Param
+from mstarc_runtime.program import ConductorProgram, Entry, Input, Param, Part
 
 
 def check_params(program: ConductorProgram, given: Mapping[str, Any], request: Any) -> SimpleNamespace:
@@ -32,6 +33,9 @@ def check_params(program: ConductorProgram, given: Mapping[str, Any], request: A
     for param in program.PARAMS:
         if param.computed and not hasattr(values, param.name):
             setattr(values, param.name, getattr(program, f"default_{param.name}")(request))
+    for param in program.PARAMS:
+        if param.ranged and given.get(param.name) is not None:
+            _check_range(param, getattr(values, param.name), *getattr(program, f"range_{param.name}")(request))
     return values
 
 
@@ -54,7 +58,19 @@ def _checked(param: Param, value: Any) -> Any:
         if not isinstance(value, str):
             raise BadRequest(f"`{param.name}` must be text, not {value!r}", param.name)
         return value
+    if param.kind == "bytes":
+        return _bytes(param.name, value)
     return _number(param, value)
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    """Bytes, or the base64 text that stands for them in JSON."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        raise BadRequest(f"`{name}` must be bytes as base64 text", name) from None
 
 
 def _number(param: Param, value: Any) -> int | float:
@@ -66,27 +82,36 @@ def _number(param: Param, value: Any) -> int | float:
         value = int(value)
     elif isinstance(value, float) and not math.isfinite(value):
         raise BadRequest(f"`{param.name}` must be finite, not {value!r}", param.name)
-    if (param.low is not None and value < param.low) or (param.high is not None and value > param.high):
-        raise BadRequest(f"`{param.name}` must be in {param.low}..{param.high}, not {value}", param.name)
+    _check_range(param, value, param.low, param.high)
     try:
         return float(value) if param.kind == "float" else value
     except OverflowError:
         raise BadRequest(f"`{param.name}` must be a number that 64 bits hold", param.name) from None
 
 
+def _check_range(param: Param, value: float, low: float | None, high: float | None) -> None:
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise BadRequest(f"`{param.name}` must be in {low}..{high}, not {value}", param.name)
+
+
 def check_inputs(entry: Entry, given: Mapping[str, Any]) -> SimpleNamespace:
     """Inputs of one request by attribute; an optional one that is missing is None."""
-    known = {item.name for item in entry.inputs}
+    return SimpleNamespace(**_fields(f"request `{entry.name}`", "input", entry.inputs, given))
+
+
+def _fields(owner: str, what: str, items: tuple[Input, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Each of the items by name, checked."""
+    known = {item.name for item in items}
     for name in given:
         if name not in known:
-            raise BadRequest(f"request `{entry.name}` takes no input `{name}`{_nearest(name, known)}", name)
-    values = SimpleNamespace()
-    for item in entry.inputs:
+            raise BadRequest(f"{owner} takes no {what} `{name}`{_nearest(name, known)}", str(name))
+    found = {}
+    for item in items:
         value = given.get(item.name)
         if value is None and not item.optional:
-            raise BadRequest(f"request `{entry.name}` needs the input `{item.name}`", item.name)
-        setattr(values, item.name, None if value is None else _input(item, value))
-    return values
+            raise BadRequest(f"{owner} needs the {what} `{item.name}`", item.name)
+        found[item.name] = None if value is None else _input(item, value)
+    return found
 
 
 _NUMPY = {
@@ -108,7 +133,22 @@ def _input(item: Input, value: Any) -> Any:
         raise BadRequest(f"input `{item.name}` is not valid UTF-8 text", item.name)
     if item.kind == "parts" and not isinstance(value, list | tuple):
         raise BadRequest(f"input `{item.name}` must be a list of parts, not {type(value).__name__}", item.name)
+    if item.kind == "enum" and value not in item.members:
+        raise BadRequest(f"input `{item.name}` must be one of {', '.join(item.members)}, not {value!r}", item.name)
+    if item.kind == "part":
+        return _part(item, value)
+    if item.kind == "bytes":
+        return _bytes(item.name, value)
     return _tensor(item, value) if item.kind == "tensor" else value
+
+
+def _part(item: Input, value: Any) -> Part:
+    """A value of a declared type: an object with its fields, or a part of that kind."""
+    kind = item.members[0]
+    given = {k: v for k, v in vars(value).items() if k != "kind"} if isinstance(value, Part) else value
+    if not isinstance(given, Mapping):
+        raise BadRequest(f"input `{item.name}` must be an object with the fields of `{kind}`", item.name)
+    return Part(kind, **_fields(f"input `{item.name}`", "field", item.fields, given))
 
 
 def _tensor(item: Input, value: Any) -> Any:

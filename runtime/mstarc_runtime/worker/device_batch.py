@@ -177,10 +177,10 @@ class DeviceBatch:
 
     # ------------------------------------------------------------------------------------------------------------ verbs
 
-    def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...]) -> tuple[Any, ...]:
+    def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...], why: str = "stop") -> tuple[Any, ...]:
         """See `Batch.stop`. Returns `live` as it is: rows that left compute along."""
         ending = self._running & self._rowwise(flag)
-        self._leave(ending, carried, STOPPED)
+        self._leave(ending, carried, STOPPED if why == "stop" else SPENT)
         self._running = self._running & ~ending
         return live
 

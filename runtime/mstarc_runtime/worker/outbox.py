@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mstarc_runtime.arrays import Arrays
+from mstarc_runtime.program import ABSENT
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_runner import Fetch, Runner
@@ -115,7 +116,9 @@ class Outbox:
 
 
 def host_value(arrays: Arrays, value: Any) -> Any:
-    """A value as host Python sees it: arrays as numpy, 0-d ones as numbers; what is no array as it is."""
+    """A value as host Python sees it: arrays as numpy, 0-d ones as numbers, an absent one as None; what is no array as it is."""
+    if value is ABSENT:
+        return None
     if isinstance(value, bool | int | float | str | bytes | list | tuple | dict | None):
         return value
     host = arrays.to_host(value)

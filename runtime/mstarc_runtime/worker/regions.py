@@ -85,7 +85,7 @@ class Batch:
         self.config = rank.config
         self.params = RowParams(self)
         self.host = RowHost(self)
-        self.left: list[tuple[Row, tuple[Any, ...]]] = []
+        self.left: list[tuple[Row, tuple[Any, ...], str]] = []  # with what they carry and the cause
 
     @property
     def iter(self) -> Any:
@@ -95,7 +95,7 @@ class Batch:
         rows = (SimpleNamespace(iter=r.iteration, params=r.session.params, config=self.config) for r in self.rows)
         return self.rank.arrays.asarray(np.asarray([of(row) for row in rows], dtype=np.float32))
 
-    def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...]) -> tuple[Any, ...]:
+    def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...], why: str = "stop") -> tuple[Any, ...]:
         flags = self.rank.arrays.to_host(flag)
         ending = [bool(flags)] * len(self.rows) if flags.ndim == 0 else [bool(f) for f in flags]
         if not any(ending):
@@ -103,7 +103,7 @@ class Batch:
         stay = [i for i, ends in enumerate(ending) if not ends]
         for i, ends in enumerate(ending):
             if ends:
-                self.left.append((self.rows[i], tuple(value[i] for value in carried)))
+                self.left.append((self.rows[i], tuple(value[i] for value in carried), why))
         self.rows = [self.rows[i] for i in stay]
         if not stay:
             raise DrainedError
@@ -293,9 +293,9 @@ class RegionLoop:
         self.rows, self.carry = survivors, carry
         if changed and survivors and survivors[0].wait.fixed:
             self._restack_fixed()
-        for row, values in batch.left:
+        for row, values, why in batch.left:
             if row.error is None:
-                self._finish(row, values, "stop")
+                self._finish(row, values, why)
         for row, values in spent:
             self._finish(row, values, "max")
         for row in failed:
