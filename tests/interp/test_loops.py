@@ -86,7 +86,7 @@ request r() -> (text) {
     assert out.emitted("text") == [5, 6, 7]
     assert out.emitted("audio") == [5, 6]
     assert out.emitted("scalar") == [7]
-    assert out.causes == {"w.words": "stop"}
+    assert out.causes == {"w.words": "max"}
 
 
 NESTED = """
