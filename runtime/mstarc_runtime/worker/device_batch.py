@@ -193,6 +193,8 @@ class DeviceBatch:
         only: tuple[int, ...] | None = None,
     ) -> Any:
         """See `Batch.call`. Raises NotOnDevice for an op without a fixed shape."""
+        if not self.state.rank.ops.has(op):
+            raise NotOnDevice(f"op `{op}` is on another rank")
         bound = self.state.rank.ops.bound(op)
         link = bound.link
         if handed_count(bound.node, link) or bound.arrays != "torch":

@@ -264,6 +264,10 @@ class OpTable:
         """The settings and the history of a sampler in a request."""
         return self._need(self._draws).held(sampler, session)
 
+    def has(self, op: str) -> bool:
+        """Whether `node.op` is an op of this rank."""
+        return op in self._ops
+
     def bound(self, op: str) -> BoundOp:
         """The op `node.op`."""
         return self._ops[op]
