@@ -68,8 +68,8 @@ class OpGraph:
         progress(len(buckets), len(buckets))
 
     def fits(self, calls: Sequence[Call]) -> bool:
-        """Whether these calls can be one replay."""
-        return len(calls) <= self._slots.rows and all(
+        """Whether these calls can be replayed."""
+        return all(
             len(call.contexts) == 1
             and call.takes == self._op.takes
             and call.cross is None
@@ -83,7 +83,15 @@ class OpGraph:
         )
 
     def run(self, calls: Sequence[Call]) -> tuple[Tensor, ...]:
-        """One column [B, ...] per result, of the calls' first contexts, which have room. The contexts do not count it yet."""
+        """One column [B, ...] per result, of the calls' contexts, which have room. The contexts do not count it yet.
+
+        More calls than the largest bucket are several replays.
+        """
+        most = self._slots.rows
+        pieces = [self._replay(calls[first : first + most]) for first in range(0, len(calls), most)]
+        return pieces[0] if len(pieces) == 1 else tuple(torch.cat(columns) for columns in zip(*pieces, strict=True))
+
+    def _replay(self, calls: Sequence[Call]) -> tuple[Tensor, ...]:
         bucket = min(size for size in self._replays if size >= len(calls))
         contexts = [call.contexts[0] for call in calls]
         self._slots.load(contexts)
