@@ -163,7 +163,7 @@ def _call(call: CallCost) -> tuple[str, ...]:
     return (
         where,
         call.op,
-        str(call.rank),
+        " + ".join(map(str, call.ranks)),
         *counts,
         _si(call.flops),
         _si(call.bytes, "B"),

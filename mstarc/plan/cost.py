@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from mstarc.ir.core import Node, Program
+from mstarc.ir.core import Invoke, Node, Program
 from mstarc.ir.types import Ref, Tensor
+from mstarc.ir.visit import every_op
 from mstarc.passes.shape import Shape
 from mstarc.plan.chips import CHIPS, Chip, number_bytes
 from mstarc.plan.closed_forms import NodeCosts, cache_of
@@ -28,7 +29,7 @@ from mstarc_runtime.abi.linked import Linked
 class CallCost:
     """All calls of one op in one loop of one walk ("" = outside loops). seconds: None without a chip or a number that is not known."""
 
-    rank: int
+    ranks: tuple[int, ...]
     walk: str
     loop: str
     op: str
@@ -107,7 +108,8 @@ class _Batch:
 
     def __init__(self, steps: list[Step], of: _Estimator) -> None:
         self.steps, self.first = steps, steps[0]
-        self.rank = of.rank_of(self.first)
+        self.ranks = of.ranks_of(self.first)
+        self.rank = self.ranks[0]
         self.ran = [step for step in steps if step.fate == "runs"]
         node = of.nodes[self.first.node]
         number = of.number(self.rank, node.node.name)
@@ -122,6 +124,8 @@ class _Batch:
             self.bytes = None
         self.activations = sum(node.activations(step, number) * step.runs for step in self.ran)
         self.seconds, self.bound = _time(self.bytes, self.flops, of.chip(self.rank)) if works else (0.0, "")
+        if self.seconds is not None:
+            self.seconds /= len(self.ranks)  # a tensor parallel group shares weights, heads and products
 
 
 def _time(count: float | None, flops: float | None, chip: Chip | None) -> tuple[float | None, str]:
@@ -144,12 +148,13 @@ class _Estimator:
         self.linked, self.placement = linked, placement
         logits = {node.name: _logits(node, linked) for node in program.nodes}
         self.nodes = {node.name: NodeCosts(node, linked, cost, sections, logits[node.name]) for node in linked.nodes}
-        self.ranks = {walk.name: walk.rank for walk in linked.walks}
+        self.program = program
         self.precisions = {node.name: node.precision for node in program.nodes}
         self.devices = {rank.rank: rank.device for rank in linked.ranks}
 
-    def rank_of(self, step: Step) -> int:
-        return self.ranks[step.walk]
+    def ranks_of(self, step: Step) -> tuple[int, ...]:
+        """Where a call runs; several ranks are a tensor parallel group."""
+        return self.placement.ranks_of(step.node, step.op, step.walk, [step.result])
 
     def chip(self, rank: int) -> Chip | None:
         return CHIPS.get(self.placement.ranks[rank].chip)
@@ -162,7 +167,8 @@ class _Estimator:
         batches = list(self.batches(course.root))
         calls = tuple(self.calls(batches))
         path = self.path(course.root)
-        busy = {rank: sum(c.seconds or 0.0 for c in calls if c.rank == rank) for rank in self.devices}
+        busy = dict.fromkeys(self.devices, 0.0)
+        _add_busy(busy, batches)
         unknown = sorted({call.op for call in calls if call.flops is None or call.bytes is None})
         return Estimate(
             shape.told(),
@@ -198,25 +204,25 @@ class _Estimator:
             parts = list(group)
             steps = [part for part in parts if isinstance(part, Step)]
             if key:
-                for _, same in groupby(steps, lambda step: step.batch):
+                for _, same in groupby(steps, lambda step: (step.batch, self.ranks_of(step))):
                     yield _Batch(list(same), self)
             else:
                 for part in parts:
                     yield _Batch([part], self) if isinstance(part, Step) else part
 
     def calls(self, batches: Iterable[_Batch]) -> Iterator[CallCost]:
-        """Batches by walk, loop and op, in the order in which they are first come to."""
-        groups: dict[tuple[str, str, str], list[_Batch]] = {}
+        """Batches by walk, loop, op and ranks, in the order in which they are first come to."""
+        groups: dict[tuple[str, str, str, tuple[int, ...]], list[_Batch]] = {}
         for batch in batches:
             if batch.ran:
                 step = batch.first
-                groups.setdefault((step.walk, step.loop, f"{step.node}.{step.op}"), []).append(batch)
-        for (walk, loop, op), found in groups.items():
+                groups.setdefault((step.walk, step.loop, f"{step.node}.{step.op}", batch.ranks), []).append(batch)
+        for (walk, loop, op, ranks), found in groups.items():
             flops, count, seconds = (
                 _total((getattr(b, name), b.first.times) for b in found) for name in ("flops", "bytes", "seconds")
             )
             yield CallCost(
-                found[0].rank,
+                ranks,
                 walk,
                 loop,
                 op,
@@ -232,12 +238,30 @@ class _Estimator:
     def path(self, row: Row) -> float | None:
         """Seconds of the critical path: one after the other, arms at once, but a rank does one thing at a time."""
         total = 0.0
-        for part in self.units(row):
+        for number, group in groupby(self.units(row), lambda unit: isinstance(unit, _Batch) and unit.first.batch):
+            parts = list(group)
+            batches = [part for part in parts if isinstance(part, _Batch)]
+            if number:  # one `parallel`: its ranks work at once
+                if any(batch.seconds is None for batch in batches):
+                    return None
+                at_once: dict[int, float] = {}
+                _add_busy(at_once, batches)
+                total += max(at_once.values(), default=0.0)
+                continue
+            found = self.one_by_one(parts)
+            if found is None:
+                return None
+            total += found
+        return total
+
+    def one_by_one(self, parts: list[_Batch | Row | Arms]) -> float | None:
+        """Seconds of parts that follow each other."""
+        total = 0.0
+        for part in parts:
             if isinstance(part, Arms):
                 found = [self.path(arm) for arm in part.arms]
                 ranks: dict[int, float] = {}
-                for batch in (b for arm in part.arms for b in self.batches(arm)):
-                    ranks[batch.rank] = ranks.get(batch.rank, 0.0) + (batch.seconds or 0.0) * batch.first.times
+                _add_busy(ranks, (b for arm in part.arms for b in self.batches(arm)))
                 if any(seconds is None for seconds in found):
                     return None
                 total += max([*(seconds or 0.0 for seconds in found), *ranks.values()], default=0.0)
@@ -251,30 +275,49 @@ class _Estimator:
 
     def memory(self, course: Course, batches: list[_Batch]) -> Iterator[Memory]:
         for rank in self.devices:
-            walks = [walk for walk in self.linked.walks if walk.rank == rank]
-            weights, sources = self.weights(rank, {name for walk in walks for name in walk.nodes})
-            contexts = {name: self.entry(name, rank) for walk in walks for name in walk.contexts}
+            nodes, contexts = self.held(rank)
+            weights, sources = self.weights(rank, nodes)
             chip = self.chip(rank)
             yield Memory(
                 rank,
                 weights,
                 sum(entry * _most(self.linked, name) for name, entry in contexts.items()),
                 sum(entry * course.peaks[name] for name, entry in contexts.items()),
-                max((b.activations for b in batches if b.rank == rank), default=0.0),
+                max((b.activations for b in batches if rank in b.ranks), default=0.0),
                 chip.memory if chip is not None else None,
                 sources,
             )
+
+    def held(self, rank: int) -> tuple[dict[str, float], dict[str, float]]:
+        """(node that owns weights -> its share of them, context -> bytes of one entry) of a rank, from the calls that run there."""
+        nodes: dict[str, float] = {}
+        contexts: dict[str, float] = {}
+        for walk in self.program.walks:
+            for op in every_op(walk.body):
+                if not isinstance(op, Invoke):
+                    continue
+                ranks = self.placement.ranks_of(
+                    op.node, op.op, walk.name, [v.name for v in op.results if v is not None]
+                )
+                if rank in ranks:
+                    owner = self.nodes[op.node].node.weights or op.node
+                    nodes[owner] = max(nodes.get(owner, 0.0), 1 / len(ranks))
+                    for name in (*op.writes, *op.reads):
+                        contexts[name] = max(contexts.get(name, 0.0), self.entry(name, rank) / len(ranks))
+        return nodes, contexts
 
     def entry(self, context: str, rank: int) -> int:
         cache = cache_of(self.linked, context)
         return 2 * cache.layers * cache.kv_heads * cache.head_dim * number_bytes(self.devices[rank])
 
-    def weights(self, rank: int, names: set[str]) -> tuple[float | None, tuple[str, ...]]:
-        """Bytes of the weights of nodes on a rank, and for each node its number with its source. Shared weights count once."""
+    def weights(self, rank: int, nodes: Mapping[str, float]) -> tuple[float | None, tuple[str, ...]]:
+        """Bytes of the weights of nodes on a rank, and for each node its number with its source. Shared weights count once, a checkpoint
+        that is there as a whole.
+        """
         total: float | None = 0.0
         said, files = [], dict[str, Stored | None]()
         checkpoints = {link.name: link for link in self.linked.checkpoints}
-        for name in sorted({self.nodes[n].node.weights or n for n in names}):
+        for name, share in sorted(nodes.items()):
             node = self.nodes[name]
             stored = node.node.checkpoint
             if stored and stored not in files:
@@ -287,7 +330,7 @@ class _Estimator:
                 total = None
                 said.append(f"{name}: {source}")
             else:
-                count = params * self.number(rank, name)
+                count = params * self.number(rank, name) * share
                 total = None if total is None else total + count
                 said.append(f"{name}: {count / 1e9:.2f} GB, {source}")
         for found in files.values():
@@ -307,6 +350,13 @@ def _logits(node: Node, linked: Linked) -> set[str]:
             if isinstance(last, Ref) and last.scope == "config" and vocab == linked.config.get(last.name):
                 found.add(op.name)
     return found if vocab is not None else set()
+
+
+def _add_busy(busy: dict[int, float], batches: Iterable[_Batch]) -> None:
+    """Add the seconds of batches to their ranks."""
+    for batch in batches:
+        for rank in batch.ranks:
+            busy[rank] = busy.get(rank, 0.0) + (batch.seconds or 0.0) * batch.first.times
 
 
 def _most(linked: Linked, context: str) -> int:

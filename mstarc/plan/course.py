@@ -3,7 +3,8 @@
 Takes a program, a shape with its parts in order, and the binding's `cost` table; gives a tree of `Step`s. What no expression of the
 model says (a length that a client brings, what an extern gives) is taken from the table, or from what the caller set, and listed in
 `assumed`. A condition that is not known is taken to hold. A static loop is run iteration by iteration; of a dynamic one, which runs to
-its bound here, the first and the last iteration are run and stand for half of it each: what an iteration costs grows linearly.
+its bound here, the last iteration is run, and the first and the last but one stand for half each of those before it: what an iteration
+costs grows linearly.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from mstarc.ir.core import (
     Together,
     When,
 )
-from mstarc.ir.types import Chunk
 from mstarc.passes.effects import Names, StreamEnds
 from mstarc.passes.provenance import beginning, drop, fork, write
 from mstarc.passes.shape import Shape, ShapeScope, request_of
@@ -267,10 +267,8 @@ class _Run:
             frame.alias_expr(carry.inner, carry.init)
         try:
             for place, (i, share) in enumerate(shares):
-                if (
-                    place == 1 and len(shares) == 2 < count
-                ):  # the last iteration, behind what those between have written
-                    self.skip(before, count - 2)
+                if place == 1 and len(shares) < count:  # behind what the iterations between have written
+                    self.skip(before, count - 3)
                 frame.iters[op.label] = i
                 self.times = outer[0] * share
                 ran += share
@@ -313,9 +311,8 @@ class _Run:
         self.loop_name = f"for {op.streams[0]}"
         for (length, new), count in counts.items():
             self.times = float(count)
-            for value in op.items:
-                assert isinstance(value.type, Chunk)
-                frame.bind_chunk(value, value.type, length, new, chunker.single)
+            for value, name in zip(op.items, op.streams, strict=True):
+                frame.bind_chunk(value, self.names.streams[name].item, length, new, chunker.single)
             self.block(op.body, frame)
         self.times, self.loop_name = outer
         self.loops[f"{self.walk}.for {op.streams[0]}"] = float(sum(counts.values()))
@@ -369,7 +366,7 @@ def _alike(a: Invoke, b: Invoke) -> bool:
 
 
 def _shares(count: int, static: bool) -> list[tuple[int, float]]:
-    """(iteration, how many it stands for)."""
-    if (static and count <= STATIC) or count <= 2:
+    """(iteration, how many it stands for): each, or the first and the last but one for half of those before the last, and the last."""
+    if (static and count <= STATIC) or count <= 3:
         return [(i, 1.0) for i in range(count)]
-    return [(0, count / 2), (count - 1, count / 2)]
+    return [(0, (count - 1) / 2), (count - 2, (count - 1) / 2), (count - 1, 1.0)]

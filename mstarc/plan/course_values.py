@@ -152,8 +152,9 @@ class Frame(Known):
             self.shapes[value.id] = tuple(scope.whole(dim) for dim in port.type.dims)
         self.bind(value)
 
-    def bind_chunk(self, value: Value, kind: Chunk, length: int, new: int, single: bool) -> None:
-        item = self.dims_of(kind.item)
+    def bind_chunk(self, value: Value, kind: Type, length: int, new: int, single: bool) -> None:
+        """A chunk of `length` items of a kind, `new` of them new."""
+        item = self.dims_of(kind)
         self.shapes[value.id] = item if single else (length, *item)
         self.chunks[value.id] = new
 

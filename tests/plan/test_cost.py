@@ -52,9 +52,9 @@ def costs(name: str, placement: str = "1xh200", sizes: dict[str, int] | None = N
     plan = build_plan(
         found.program, found.binding, SpecPlan(path="x", binding="", digest=""), found.checked.sources[found.path]
     )
-    placed = read_placement(ROOT / f"specs/placements/{placement}.toml", report)
+    placed = read_placement(ROOT / "specs/placements" / f"{placement}.toml", report)
     assert placed is not None, report.findings()
-    linked = link(plan, placed, ROOT / "generated/x", report)
+    linked = link(plan, placed, ROOT / "generated/x", report, limits=Collector())
     assert linked is not None, [d.message for d in report.findings()]
     asked = shape_of(bound(name), **shape)
     return estimate(bound(name), linked, placed, asked, found.binding.cost, found.binding.config, sizes)
@@ -143,6 +143,38 @@ def test_sizes_that_are_set() -> None:
     assert one.flops < three.flops
 
 
+def on(tmp_path: Path, placement: str, chip: str) -> str:
+    """A shipped placement whose ranks all have a chip."""
+    text = (ROOT / f"specs/placements/{placement}.toml").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("chip")]
+    lines = [f'{line}\nchip = "{chip}"' if line.startswith("device") else line for line in lines]
+    path = tmp_path / f"{placement}.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path.with_suffix(""))
+
+
+def test_branches_on_ranks_of_their_own_run_at_once(tmp_path: Path) -> None:
+    """Three ranks hold the language model; a guided step takes as long as its slowest branch, and each rank reads the weights."""
+    three = on(tmp_path, "3xh100", "h200")
+    one, found = costs("bagel", **EDIT), costs("bagel", three, **EDIT)
+    calls = {c.ranks: c for c in found.calls if c.op == "llm.velocity"}
+    assert {ranks: c.calls for ranks, c in calls.items()} == {(0,): 49, (1,): 49, (2,): 49}
+    assert one.seconds is not None and found.seconds is not None
+    assert found.flops == one.flops and found.bytes > one.bytes
+    assert 2.5 < one.seconds / found.seconds < 3
+    assert found.busy[0] > found.busy[1] > found.busy[2] > 3.5, "the longest context is on rank 0"
+    assert all(m.weights is not None and m.weights > 28e9 for m in found.memory)
+    assert found.memory[1].contexts < found.memory[0].contexts
+
+
+def test_a_tensor_parallel_group_shares_weights_and_entries(tmp_path: Path) -> None:
+    one, two = costs("orpheus"), costs("orpheus", on(tmp_path, "tp2", "h200"))
+    steps = [next(c for c in found.calls if c.op == "llm.step") for found in (one, two)]
+    assert steps[1].ranks == (0, 1) and steps[0].seconds is not None and steps[1].seconds is not None
+    assert steps[1].seconds == pytest.approx(steps[0].seconds / 2)
+    assert two.memory[1].contexts == one.memory[0].contexts / 2
+
+
 def test_a_cpu_has_no_ceilings() -> None:
     found = costs("pi05", "1xcpu")
     assert found.seconds is None and found.chips == {} and found.flops == costs("pi05").flops
@@ -159,6 +191,8 @@ def test_the_course_of_the_talker() -> None:
     assert course.loops["answer.words"] == 2048 and course.loops["talk.speaking"] == 4095
     assert course.loops["vocode.for frames"] == -(-4095 // 25)
     steps = {f"{s.node}.{s.op}": s for s in course.root.steps()}
+    words = sum(s.times for s in course.root.steps() if s.op == "step" and s.node == "thinker")
+    assert words == 2047, "the last id is shown, never run"
     assert steps["vocoder.decode"].sizes["n"] in (25, 50, 45)
     assert steps["talker.read"].rows == 64
 
