@@ -104,7 +104,7 @@ def tables(package: Package) -> Iterator[Table]:
         ("walks", ("walk", "rank", "nodes", "contexts", "loops"), list(_walks(linked, plan))),
         (
             "regions",
-            ("loop", "rank", "runs as", "one launch", "runs ahead", "note"),
+            ("loop", "rank", "runs as", "one launch may hold", "runs ahead", "note"),
             [(r.loop, str(r.rank), r.runs or "-", r.launch, r.ahead or "-", r.note or "-") for r in regions],
         ),
         (
