@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
+import pstats
 import statistics
 import tempfile
 import time
@@ -121,16 +123,20 @@ async def main(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 @contextmanager
 def profiled(on: bool) -> Iterator[None]:
-    """Prints which kernels took the device's time, and how much of the wall time it was busy."""
+    """Prints where the host's time went, which kernels took the device's, and how much of the wall time it was busy."""
     if not on:
         yield
         return
     from torch.profiler import ProfilerActivity, profile
 
+    host = cProfile.Profile()
+    host.enable()
     begin = time.perf_counter()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
         yield
         wall = time.perf_counter() - begin
+    host.disable()
+    pstats.Stats(host).sort_stats("cumulative").print_stats("mstarc_runtime", 45)
     averages = [event for event in found.key_averages() if event.self_device_time_total]
     busy = sum(event.self_device_time_total for event in averages) / 1e6
     print(f"device busy {busy:.3f} s of {wall:.3f} s")
