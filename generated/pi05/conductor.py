@@ -14,7 +14,7 @@ class Pi05(ConductorProgram):
             inputs=(
                 Input("images", "parts", members=("image",)),
                 Input("task", "text"),
-                Input("state", "tensor", dtype="f32", ndim=1, optional=True),
+                Input("state", "tensor", dtype="f32", dims=("R",), optional=True),
             ),
             outputs=(("action", False),),
         ),

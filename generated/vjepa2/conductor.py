@@ -20,8 +20,8 @@ class Vjepa2(ConductorProgram):
             "predict",
             inputs=(
                 Input("video", "video"),
-                Input("context_mask", "tensor", dtype="i64", ndim=1, optional=True),
-                Input("target_mask", "tensor", dtype="i64", ndim=1, optional=True),
+                Input("context_mask", "tensor", dtype="i64", dims=("C",), optional=True),
+                Input("target_mask", "tensor", dtype="i64", dims=("M",), optional=True),
             ),
             outputs=(("video", False),),
         ),

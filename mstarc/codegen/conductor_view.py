@@ -170,7 +170,7 @@ def _input(value: Value) -> Call:
     items: list[Part] = [quoted(value.name)]
     match value.type:
         case Tensor(dtype=dtype, dims=dims):
-            items += [quoted("tensor"), f"dtype={quoted(dtype)}", f"ndim={len(dims)}"]
+            items += [quoted("tensor"), f"dtype={quoted(dtype)}", tuple_of(map(_dim, dims), "dims=")]
         case Scalar(name=name):
             items.append(quoted(name))
         case Media(modality=modality):
@@ -187,6 +187,14 @@ def _input(value: Value) -> Call:
     if value.type.optional:
         items.append("optional=True")
     return Call("Input", tuple(items))
+
+
+def _dim(dim: Expr) -> str:
+    """A number, the name of a config or of a free length, or None for what is computed from these."""
+    if isinstance(dim, Ref) and dim.scope in ("config", "dim"):
+        return quoted(dim.name)
+    value = constant(dim)
+    return str(value) if isinstance(value, int) else "None"
 
 
 # --------------------------------------------------------------------------------------------------------------- hooks

@@ -233,7 +233,9 @@ class Param:
 class Input:
     """An input of a request. kind: text, int, float, bool, bytes, enum, image, audio, video, tensor, `parts`, or `part`.
 
-    ndim: of a tensor; None = any. members: of an enum, or the kinds of parts. fields: of a `part`, a declared type.
+    dims: of a tensor; None = any. A dim is a number, the name of a config or of a length that differs from request to request, or
+    None for what is computed from these. Equal names are equal lengths, among the inputs of a request or the fields of a `part`.
+    members: of an enum, or the kinds of parts. fields: of a `part`, a declared type.
     """
 
     name: str
@@ -241,7 +243,7 @@ class Input:
     optional: bool = False
     dtype: str = ""
     members: tuple[str, ...] = ()
-    ndim: int | None = None
+    dims: tuple[int | str | None, ...] | None = None
     fields: tuple[Input, ...] = ()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,25 +89,25 @@ async def test_a_prompt_of_empty_texts_is_empty() -> None:
     ],
 )
 def test_a_number_that_is_none(value: Any, why: str) -> None:
-    entry = Entry("r", (Input("start", "tensor", dtype="i64", ndim=0),), ())
+    entry = Entry("r", (Input("start", "tensor", dtype="i64", dims=()),), ())
     with pytest.raises(BadRequest, match=why) as refusal:
-        check_inputs(entry, {"start": value})
+        check_inputs(entry, {"start": value}, None)
     assert refusal.value.field == "start"
-    assert check_inputs(entry, {"start": -(2**63)}).start == -(2**63)
+    assert check_inputs(entry, {"start": -(2**63)}, None).start == -(2**63)
 
 
 def test_floats_keep_what_fits() -> None:
-    entry = Entry("r", (Input("x", "tensor", dtype="f32", ndim=1),), ())
-    assert check_inputs(entry, {"x": [1, 2.5]}).x.tolist() == [1.0, 2.5]
-    assert check_inputs(entry, {"x": []}).x.shape == (0,)
+    entry = Entry("r", (Input("x", "tensor", dtype="f32", dims=("N",)),), ())
+    assert check_inputs(entry, {"x": [1, 2.5]}, None).x.tolist() == [1.0, 2.5]
+    assert check_inputs(entry, {"x": []}, None).x.shape == (0,)
     for wrong in ([1e300], [math.inf], ["1"], 1.0):
         with pytest.raises(BadRequest):
-            check_inputs(entry, {"x": wrong})
+            check_inputs(entry, {"x": wrong}, None)
 
 
 def test_text_that_is_no_unicode() -> None:
     with pytest.raises(BadRequest, match="not valid UTF-8"):
-        check_inputs(Entry("r", (Input("t", "text"),), ()), {"t": "a\udcff"})
+        check_inputs(Entry("r", (Input("t", "text"),), ()), {"t": "a\udcff"}, None)
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-45, 1e-39, 1e-30])
@@ -187,3 +189,38 @@ class Full(io.StringIO):
 def test_an_answer_that_cannot_be_written() -> None:
     with pytest.raises(RequestFailed, match="standard output: No space left"):
         Telling(None, Full())._write("a")
+
+
+DIMS = Entry(
+    "r",
+    (
+        Input("a", "tensor", dtype="f32", dims=("T", 7)),
+        Input("b", "tensor", dtype="f32", dims=("T", "width"), optional=True),
+        Input("c", "tensor", dtype="f32", dims=(None, "T"), optional=True),
+    ),
+    (),
+)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "field", "message"),
+    [
+        ({"a": (4, 7), "b": (4, 3), "c": (9, 4)}, None, ""),
+        ({"a": (0, 7)}, None, ""),
+        ({"a": (4, 6)}, "a", "dim 1 of input `a` is 6; it must be 7"),
+        ({"a": (4,)}, "a", "has 1 dims; it must have 2"),
+        ({"a": (4, 7), "b": (4, 7)}, "b", "dim 1 of input `b` is 7; it must be 3"),
+        ({"a": (4, 7), "b": (5, 3)}, "b", "dim 0 of input `b` is 5, but `a` says that T is 4"),
+        ({"a": (4, 7), "c": (4, 1)}, "c", "dim 1 of input `c` is 1, but `a` says that T is 4"),
+    ],
+)
+def test_dims_of_inputs(shapes: dict[str, tuple[int, ...]], field: str | None, message: str) -> None:
+    """Numbers, config values and lengths that inputs share are checked before anything runs."""
+    given = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    config = SimpleNamespace(width=3)
+    if field is None:
+        check_inputs(DIMS, given, config)
+        return
+    with pytest.raises(BadRequest, match=re.escape(message)) as caught:
+        check_inputs(DIMS, given, config)
+    assert caught.value.field == field

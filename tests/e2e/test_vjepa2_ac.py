@@ -140,7 +140,8 @@ async def test_candidates_in_one_pass(program: Any) -> None:
         ("rollout", {"states": np.zeros((2, 7), np.float32)}, "states"),
         ("rollout", {"states": np.zeros((1, 6), np.float32)}, "states"),
         ("rollout", {"video": np.zeros((65, 64, 64, 3), np.uint8)}, "video"),
-        ("predict", {"actions": np.zeros((3, 7), np.float32)}, "actions"),
+        ("predict", {"actions": np.zeros((3, 7), np.float32)}, "states"),
+        ("predict", {}, "actions"),
     ],
 )
 async def test_what_does_not_fit_is_refused(

@@ -27,7 +27,7 @@ class Robot(ConductorProgram):
     ENTRIES = (
         Entry(
             "act",
-            (Input("task", "text"), Input("state", "tensor", dtype="f32", ndim=1, optional=True)),
+            (Input("task", "text"), Input("state", "tensor", dtype="f32", dims=("R",), optional=True)),
             (("action", False),),
         ),
     )

@@ -11,7 +11,7 @@ class Hello(ConductorProgram):
     ENTRIES = (
         Entry(
             "sums",
-            inputs=(Input("start", "tensor", dtype="i64", ndim=0),),
+            inputs=(Input("start", "tensor", dtype="i64", dims=()),),
             outputs=(("scalar", False), ("tensor", False)),
         ),
     )

@@ -207,7 +207,7 @@ class Engine:
             )
         wanted = wants | {modality for modality, optional in entry.outputs if not optional}
         run = RequestRun(self, next(self._numbers), entry, wanted, secrets.randbits(63) if seed is None else seed)
-        run.inputs = check_inputs(entry, inputs)
+        run.inputs = check_inputs(entry, inputs, self.config)
         run.present = _present(entry, run.inputs)
         check_params(self.program, params, run)
         off = frozenset(name for name in self.program.SWITCHED if not getattr(self.program, f"context_{name}")(run))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -94,24 +94,46 @@ def _check_range(param: Param, value: float, low: float | None, high: float | No
         raise BadRequest(f"`{param.name}` must be in {low}..{high}, not {value}", param.name)
 
 
-def check_inputs(entry: Entry, given: Mapping[str, Any]) -> SimpleNamespace:
-    """Inputs of one request by attribute; an optional one that is missing is None."""
-    return SimpleNamespace(**_fields(f"request `{entry.name}`", "input", entry.inputs, given))
+def check_inputs(entry: Entry, given: Mapping[str, Any], config: Any) -> SimpleNamespace:
+    """Inputs of one request by attribute; an optional one that is missing is None. `config`: config values by attribute."""
+    return SimpleNamespace(**_fields(f"request `{entry.name}`", "input", entry.inputs, given, config))
 
 
-def _fields(owner: str, what: str, items: tuple[Input, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(
+    owner: str, what: str, items: tuple[Input, ...], given: Mapping[str, Any], config: Any
+) -> dict[str, Any]:
     """Each of the items by name, checked."""
     known = {item.name for item in items}
     for name in given:
         if name not in known:
             raise BadRequest(f"{owner} takes no {what} `{name}`{_nearest(name, known)}", str(name))
     found = {}
+    lengths: dict[str, tuple[int, str]] = {}  # of free dims: how long, and the item that says so
     for item in items:
         value = given.get(item.name)
         if value is None and not item.optional:
             raise BadRequest(f"{owner} needs the {what} `{item.name}`", item.name)
-        found[item.name] = None if value is None else _input(item, value)
+        found[item.name] = checked = None if value is None else _input(item, value, config)
+        if item.dims is not None and checked is not None:
+            _check_dims(item.name, item.dims, np.shape(checked), config, lengths)
     return found
+
+
+def _check_dims(
+    name: str, dims: Sequence[int | str | None], shape: Sequence[int], config: Any, lengths: dict[str, tuple[int, str]]
+) -> None:
+    """Whether a shape is as declared, and as long as the inputs before it."""
+    if len(shape) != len(dims):
+        raise BadRequest(f"input `{name}` has {len(shape)} dims; it must have {len(dims)}", name)
+    for k, (dim, length) in enumerate(zip(dims, shape, strict=True)):
+        wanted = getattr(config, dim, None) if isinstance(dim, str) else dim
+        if isinstance(wanted, int) and length != wanted:
+            raise BadRequest(f"dim {k} of input `{name}` is {length}; it must be {wanted}", name)
+        if isinstance(dim, str) and wanted is None:
+            known, other = lengths.setdefault(dim, (length, name))
+            if length != known:
+                text = f"dim {k} of input `{name}` is {length}, but `{other}` says that {dim} is {known}"
+                raise BadRequest(text, name)
 
 
 _NUMPY = {
@@ -126,7 +148,7 @@ _NUMPY = {
 _KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # kinds of numpy that are taken for a kind
 
 
-def _input(item: Input, value: Any) -> Any:
+def _input(item: Input, value: Any, config: Any) -> Any:
     if item.kind == "text" and not isinstance(value, str):
         raise BadRequest(f"input `{item.name}` must be text, not {type(value).__name__}", item.name)
     if item.kind == "text" and any("\ud800" <= character <= "\udfff" for character in value):
@@ -136,19 +158,19 @@ def _input(item: Input, value: Any) -> Any:
     if item.kind == "enum" and value not in item.members:
         raise BadRequest(f"input `{item.name}` must be one of {', '.join(item.members)}, not {value!r}", item.name)
     if item.kind == "part":
-        return _part(item, value)
+        return _part(item, value, config)
     if item.kind == "bytes":
         return _bytes(item.name, value)
     return _tensor(item, value) if item.kind == "tensor" else value
 
 
-def _part(item: Input, value: Any) -> Part:
+def _part(item: Input, value: Any, config: Any) -> Part:
     """A value of a declared type: an object with its fields, or a part of that kind."""
     kind = item.members[0]
     given = {k: v for k, v in vars(value).items() if k != "kind"} if isinstance(value, Part) else value
     if not isinstance(given, Mapping):
         raise BadRequest(f"input `{item.name}` must be an object with the fields of `{kind}`", item.name)
-    return Part(kind, **_fields(f"input `{item.name}`", "field", item.fields, given))
+    return Part(kind, **_fields(f"input `{item.name}`", "field", item.fields, given, config))
 
 
 def _tensor(item: Input, value: Any) -> Any:
@@ -162,8 +184,6 @@ def _tensor(item: Input, value: Any) -> Any:
             array = given.astype(wanted)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadRequest(f"input `{item.name}` must be {item.dtype}: {error}", item.name) from error
-    if item.ndim is not None and array.ndim != item.ndim:
-        raise BadRequest(f"input `{item.name}` has {array.ndim} dims; it must have {item.ndim}", item.name)
     if wanted.kind == "f" and not np.isfinite(array).all():
         raise BadRequest(f"input `{item.name}` must be finite and in the range of {item.dtype}", item.name)
     if wanted.kind in "iu" and not np.array_equal(array, given):

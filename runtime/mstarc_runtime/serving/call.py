@@ -193,7 +193,7 @@ def prepare(engine: Engine, surface: Surface | None, call: Call) -> Prepared:
     if call.output is not None:
         check_output(call.output, entry.name, [modality for modality, _ in entry.outputs])
     inputs = read_inputs(entry, gather_inputs(entry, surface, call))
-    check_inputs(entry, inputs)
+    check_inputs(entry, inputs, engine.config)
     heard = call.output is not None and call.output.suffix == ".wav"
     return Prepared(entry.name, inputs, call.wants | ({"audio"} if heard else set()))
 
