@@ -99,9 +99,7 @@ def check_inputs(entry: Entry, given: Mapping[str, Any], config: Any) -> SimpleN
     return SimpleNamespace(**_fields(f"request `{entry.name}`", "input", entry.inputs, given, config))
 
 
-def _fields(
-    owner: str, what: str, items: tuple[Input, ...], given: Mapping[str, Any], config: Any
-) -> dict[str, Any]:
+def _fields(owner: str, what: str, items: tuple[Input, ...], given: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """Each of the items by name, checked."""
     known = {item.name for item in items}
     for name in given:
