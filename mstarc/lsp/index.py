@@ -67,6 +67,14 @@ class Index:
         inner = [s for s in self.symbols if s.kind in ("input", "value") and part.tokens[0].start <= s.start < part.end]
         return [s for s in reversed(inner) if s.start <= before]
 
+    def config_path(self, part: Segment, number: int) -> tuple[str, ...] | None:
+        """The section, or section and key, of the binding that a word of a `config` declaration names."""
+        tokens = part.tokens
+        near = [tokens[i].text if 0 <= i < len(tokens) else "" for i in (number - 2, number - 1, number + 1)]
+        if tokens[0].text != "config" or "." not in near[1:]:
+            return None
+        return (near[0], tokens[number].text) if near[1] == "." else (tokens[number].text,)
+
     def resolve(self, part: Segment, number: int) -> Symbol | None:
         """What the word is: an op behind its node, a value of its walk, or a declaration."""
         token = part.tokens[number]

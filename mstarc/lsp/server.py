@@ -17,6 +17,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
 from mstarc import __version__
+from mstarc.binding import read_binding
 from mstarc.diagnostics.core import Collector, Diagnostic
 from mstarc.diagnostics.fixes import safe_fixes
 from mstarc.lsp.complete import offers
@@ -24,7 +25,7 @@ from mstarc.lsp.describe import describe, describe_word
 from mstarc.lsp.index import Index, Symbol, index
 from mstarc.source import SourceFile, Span
 from mstarc.syntax.format import format_walk
-from mstarc.workspace import Model, load_model
+from mstarc.workspace import Model, load_model, read_source
 
 DELAY = 0.2  # seconds without a change before a text is checked
 _SEVERITY = {
@@ -169,6 +170,17 @@ class Server(LanguageServer):
         token = part.tokens[number]
         return table, table.resolve(part, number), token.text, Span(source.path, token.start, token.end)
 
+    def in_binding(self, spec: str, path: tuple[str, ...]) -> lsp.Location | None:
+        """Where the binding beside a spec gives a config value."""
+        file = str(Path(spec).with_suffix(".yaml"))
+        source = read_source(file, Collector(), self.texts())
+        bound = read_binding(source, Collector()) if source is not None else None
+        place = bound.places.get(("config", *path)) if bound is not None else None
+        uri = uris.from_fs_path(file)
+        if source is None or place is None or uri is None:
+            return None
+        return lsp.Location(uri, self.range(source, place.start, place.end))
+
 
 def _lines(source: SourceFile) -> list[str]:
     return [line + "\n" for line in source.text.split("\n")]
@@ -220,9 +232,15 @@ def hover(ls: Server, params: lsp.HoverParams) -> lsp.Hover | None:
 @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
 def definition(ls: Server, params: lsp.DefinitionParams) -> lsp.Location | None:
     found = ls.found(params.text_document.uri, params.position)
-    if found is None or found[1] is None:
+    if found is None:
         return None
-    table, symbol = found[0], found[1]
+    table, symbol, _, span = found
+    at = table.word_at(span.start)
+    path = table.config_path(*at) if at is not None else None
+    if path is not None:
+        return ls.in_binding(span.file, path)
+    if symbol is None:
+        return None
     return lsp.Location(params.text_document.uri, ls.range(table.source, symbol.start, symbol.end))
 
 

@@ -154,6 +154,16 @@ def test_definition(client: Client, model: Path, place: str, line: int, column: 
     assert found["range"]["start"] == {"line": line, "character": column}
 
 
+def test_the_definition_of_a_config_value_is_in_the_binding(client: Client, model: Path) -> None:
+    uri = client.open(model)
+    for place, column in (("= a.b|ig", 6), ("= |a.big", 2)):
+        found = client.at("textDocument/definition", uri, MODEL, place)
+        assert found["uri"].endswith("m.yaml") and found["range"]["start"] == {"line": 1, "character": column}
+    text = MODEL.replace("= a.big", "= a.bug")
+    client.change(uri, text)
+    assert client.at("textDocument/definition", uri, text, "a.b|ug") is None
+
+
 def test_positions_count_as_the_client_does(model: Path) -> None:
     text = MODEL.replace("    op two", '    # "🎵🎵"\n    op two').replace("walk eat", "# 🎵\nwalk eat")
     line = "/* 🎵 */ param later : int in 1..2 = 1".replace("/* 🎵 */ ", "")
