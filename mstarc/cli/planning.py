@@ -67,13 +67,12 @@ def _write_json(package: Package, found: Sequence[Estimate]) -> None:
 
 def _facts(package: Package) -> tuple[list[RegionRow], list[MoveRow]]:
     """Launches, and what crosses between ranks."""
-    from mstarc.plan.evaluate import ConfigScope
     from mstarc.plan.move_rows import move_rows
     from mstarc.plan.region_rows import region_rows
 
     plan, linked = package.plan, package.linked
-    scope = ConfigScope(plan, package.overrides)
-    return region_rows(plan, linked, package.overrides), move_rows(plan, package.placement, linked, scope)
+    rows = move_rows(plan, package.placement, linked, package.overrides)
+    return region_rows(plan, linked, package.overrides), rows
 
 
 def _print(package: Package, found: Sequence[Estimate]) -> None:

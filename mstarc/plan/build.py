@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from mstarc import __version__
 from mstarc.binding import Binding
-from mstarc.ir.core import Extern, Invoke, Loop, OpAttrs, OpDecl, Port, Program, Request, Stream, Walk
+from mstarc.ir.core import CallWalk, Extern, Invoke, Loop, OpAttrs, OpDecl, Port, Program, Request, Stream, Walk
 from mstarc.ir.text import print_expr, print_type, print_walk
-from mstarc.ir.types import Expr
+from mstarc.ir.types import Expr, Var
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Effect, Names, effects_of
 from mstarc.passes.form_regions import Region, form_regions
@@ -43,7 +43,7 @@ from mstarc_runtime.abi.messages import ABI
 
 def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: SourceFile) -> Plan:
     """The plan, still without the digests of the generated files."""
-    before, chains = walks_before(program), chains_of(program)
+    before, chains, usual = walks_before(program), chains_of(program), _usual(program, binding)
     return Plan(
         format=FORMAT,
         abi=ABI,
@@ -89,7 +89,7 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
             for n in program.nodes
         ],
         streams=[_stream(s) for s in program.streams],
-        walks=[_walk(w, program, source, before) for w in program.walks],
+        walks=[_walk(w, program, source, before, usual) for w in program.walks],
         fusions=[_fusion(fusion) for fusion in vertical_of(program)],
         requests=[_request(r, source, chains) for r in program.requests],
         externs=[e.name for e in program.externs],
@@ -148,7 +148,13 @@ def _stream(stream: Stream) -> StreamPlan:
     )
 
 
-def _walk(walk: Walk, program: Program, source: SourceFile, before: Mapping[str, frozenset[str]]) -> WalkPlan:
+def _walk(
+    walk: Walk,
+    program: Program,
+    source: SourceFile,
+    before: Mapping[str, frozenset[str]],
+    usual: Mapping[str, dict[str, str]],
+) -> WalkPlan:
     names = Names(program)
     touched = list(effects_of(walk.body, names, walk.name))
     regions = form_regions(walk, program)
@@ -165,6 +171,7 @@ def _walk(walk: Walk, program: Program, source: SourceFile, before: Mapping[str,
         loops=[_loop(walk, loop, regions, names) for loop in loops],
         body=print_walk(walk).splitlines(),
         before=sorted(before[walk.name]),
+        usual=usual.get(walk.name, {}),
     )
 
 
@@ -187,6 +194,26 @@ def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names) -
         phases=[PhasePlan(holds=list(p.holds), calls=list(p.calls)) for p in whole.phases] if whole else [],
         apart=list(whole.reasons if whole else ahead.reasons),
     )
+
+
+def _usual(program: Program, binding: Binding) -> dict[str, dict[str, str]]:
+    """Walk -> host parameter -> expression, where a request passes what an extern gave and the `cost` section says what that is."""
+    params = {param.name for param in program.params}
+    found: dict[str, dict[str, str]] = {}
+    for request in program.requests:
+        given: dict[Expr, str] = {}
+        for op in every_op(request.body):
+            if isinstance(op, Extern):
+                ports = next(e for e in program.externs if e.name == op.name).results
+                for value, port in zip(op.results, ports, strict=True):
+                    text = str(binding.cost.values.get(f"{op.name}.{port.name}", ""))
+                    if value is not None and (text.isdigit() or text in params):
+                        given[Var(value.id)] = text if text.isdigit() else f"param.{text}"
+            elif isinstance(op, CallWalk):
+                walk = next(w for w in program.walks if w.name == op.walk)
+                passed = {p.name: given[arg] for p, arg in zip(walk.params, op.args, strict=True) if arg in given}
+                found.setdefault(walk.name, {}).update(passed)
+    return found
 
 
 def _fusion(fusion: Fusion) -> FusionPlan:

@@ -101,6 +101,20 @@ class DefaultScope(ConfigScope):
         return fold(parse_expr(default), self)
 
 
+class UsualScope(DefaultScope):
+    """Params at their defaults, and the host parameters of a walk whose usual value the plan knows."""
+
+    def __init__(self, plan: Plan, overrides: Mapping[str, Any], walk: Walk) -> None:
+        super().__init__(plan, overrides)
+        given = next(found.usual for found in plan.walks if found.name == walk.name)
+        self.known = {value.name: given[value.name] for value in walk.params if value.name in given}
+        self._params = {value.id: value.name for value in walk.params}
+
+    def var(self, ident: ValueId) -> Any:
+        name = self._params.get(ident, "")
+        return fold(parse_expr(self.known[name]), self) if name in self.known else super().var(ident)
+
+
 def linear(expr: Expr, scope: ConfigScope) -> tuple[list[Ref], int] | None:
     """(names that are added, number) if the expression is a sum of names and a constant; else None."""
     try:

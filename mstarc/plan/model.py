@@ -167,7 +167,8 @@ class FusionPlan(msgspec.Struct, frozen=True, kw_only=True):
 class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Names are sorted. line: where the spec says it (the source map). body: the walk in the IR's text form.
 
-    before: walks that may have run in a request when this one starts.
+    before: walks that may have run in a request when this one starts. usual: host parameters whose size the binding's `cost` section
+    tells, for examples.
     """
 
     name: str
@@ -181,6 +182,7 @@ class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
     loops: list[LoopPlan] = []
     body: list[str] = []
     before: list[str] = []
+    usual: dict[str, str] = {}
 
 
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):

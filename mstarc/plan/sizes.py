@@ -43,6 +43,16 @@ def size_of(kind: Type, scope: ConfigScope, words: Mapping[int, str]) -> Size:
     return Size(prod(known), tuple(open_dims))
 
 
+def usual_size(kind: Type, scope: ConfigScope) -> int | None:
+    """Bytes of a tensor for the values that a scope gives its dims; None if it lacks one."""
+    if not isinstance(kind, Tensor):
+        return None
+    try:
+        return BYTES[kind.dtype] * prod(int(fold(dim, scope)) for dim in kind.dims)
+    except FoldError:
+        return None
+
+
 def partly(expr: Expr, scope: ConfigScope) -> Expr:
     """The expression with every part that has a value put in."""
     try:

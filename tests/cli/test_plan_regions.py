@@ -80,6 +80,7 @@ def test_fan_out_and_join_of_the_branches() -> None:
     steps = {(m["verb"], m["source"], tuple(m["sinks"])): m for m in moves if m["per"] == "step"}
     assert set(steps) == {("fan-out", 0, (1, 2)), ("join", 1, (0,)), ("join", 2, (0,))}
     assert {(m["number"], m["when"]) for m in steps.values()} == {(4 * 64, "on")}  # f32, 64 numbers a row
+    assert {m["usual"] for m in steps.values()} == {4 * 64 * 64 * 64}  # of 1024 x 1024 pixels, 64 x 64 rows
 
 
 def test_every_edge_of_the_omni_model_has_its_transport_and_its_inequality() -> None:

@@ -10,7 +10,6 @@ import pytest
 from mstarc.diagnostics.core import Collector, Diagnostic
 from mstarc.ir.core import Program
 from mstarc.ir.text import parse_program
-from mstarc.plan.evaluate import ConfigScope
 from mstarc.plan.layout import layouts_of
 from mstarc.plan.link import link
 from mstarc.plan.model import Plan
@@ -61,7 +60,7 @@ def rows(text: str, toml: str) -> list[MoveRow]:
     plan, placement = plan_of(program(text)), placed(toml)
     found, _ = linked(plan, toml)
     assert found is not None
-    return move_rows(plan, placement, found, ConfigScope(plan, {}))
+    return move_rows(plan, placement, found)
 
 
 def linked(plan: Plan, toml: str) -> tuple[Linked | None, tuple[Diagnostic, ...]]:
