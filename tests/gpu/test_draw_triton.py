@@ -62,8 +62,20 @@ def test_random_settings_and_logits(name: str, seed: int) -> None:
         ids, usable = draw_triton.draw(twin.rows, logits.to(DEVICE), number)
         assert usable.all()
         assert ids.tolist() == wanted
-        twin.rows.note(ids, on)
-        twin.rows.count.add_(1)
+        draw_triton.remember(twin.rows, ids, on, usable)
+        assert twin.rows.count.tolist() == [step + 1] * rows
+
+
+def test_only_active_rows_remember_and_only_ids_of_the_vocabulary() -> None:
+    rows = Twin([Settings(0.0, repetition_penalty=1.3)] * 5, FULL, 10, [None] * 5, DEVICE).rows
+    ids = torch.tensor([3, 3, 12, -1, 4], device=DEVICE)
+    on = torch.tensor([True, False, True, True, True], device=DEVICE)
+    draw_triton.remember(rows, ids, on, None)
+    assert [row.nonzero()[:, 0].tolist() for row in rows.seen] == [[3], [], [], [], [4]]
+    assert rows.count.tolist() == [0] * 5
+    draw_triton.remember(rows, ids + 1, on, torch.tensor([True, True, True, True, False], device=DEVICE))
+    assert [row.nonzero()[:, 0].tolist() for row in rows.seen] == [[3, 4], [], [], [0], [4]]
+    assert rows.count.tolist() == [1, 0, 1, 1, 0]
 
 
 def test_unusable_rows_and_suppression() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -107,10 +108,14 @@ class SamplerRows:
 
     def note(self, ids: Tensor, active: Tensor) -> None:
         """Count ids i64 [B] of the active rows for the penalty (a token that was written to the sampler's context)."""
-        if self.plan.penalty:
-            at = ids.clamp(0, self.vocab - 1)[:, None]
-            counts = (active & (ids >= 0) & (ids < self.vocab))[:, None]
-            self.seen.scatter_(1, at, self.seen.gather(1, at) | counts)
+        if not self.plan.penalty:
+            return
+        if ids.is_cuda:
+            _kernels().remember(self, ids, active, None)
+            return
+        at = ids.clamp(0, self.vocab - 1)[:, None]
+        counts = (active & (ids >= 0) & (ids < self.vocab))[:, None]
+        self.seen.scatter_(1, at, self.seen.gather(1, at) | counts)
 
     def draw(self, logits: Tensor, number: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [B, vocab], a number in [0, 1) per row f64 [B] -> ids i64 [B], and bool [B]: the row's logits could be drawn from.
@@ -118,11 +123,10 @@ class SamplerRows:
         Ids of active rows join their histories. A row without a usable logit gets id 0.
         """
         if logits.is_cuda and not self.plan.greedy:
-            from mstarc_runtime.sampling import draw_triton  # triton is there where CUDA is
-
-            ids, usable = draw_triton.draw(self, logits, number)
-        else:
-            ids, usable = self._drawn(logits, number)
+            ids, usable = _kernels().draw(self, logits, number)
+            _kernels().remember(self, ids, active, usable)
+            return ids, usable
+        ids, usable = self._drawn(logits, number)
         joins = active & usable
         self.count.add_(joins)
         self.note(ids, joins)
@@ -199,6 +203,13 @@ class SamplerRows:
         needed = torch.where(cut == lowest, torch.minimum(needed, stay.double()), needed)
         on = self.top_p < 1.0
         return torch.where(on, cut, lowest), torch.where(on, needed, stay.double()).long()
+
+
+def _kernels() -> ModuleType:
+    """The kernels of the draws; triton is there where CUDA is."""
+    from mstarc_runtime.sampling import draw_triton
+
+    return draw_triton
 
 
 def _table(ids: tuple[int, ...], vocab: int, device: torch.device) -> Tensor:

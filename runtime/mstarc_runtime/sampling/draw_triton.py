@@ -361,6 +361,19 @@ def _pick(
     tl.store(usable + row, fine)
 
 
+@triton.jit
+def _remember(seen, counts, ids, active, usable, vocab, PENALTY: tl.constexpr, DRAWN: tl.constexpr):
+    """One id of a row joins its history if the row is active: it counts for the penalty and, if it was DRAWN, as a draw."""
+    row = tl.program_id(0).to(tl.int64)
+    on = tl.load(active + row) != 0
+    if DRAWN:
+        on = on & (tl.load(usable + row) != 0)
+        tl.store(counts + row, tl.load(counts + row) + on.to(tl.int64))
+    if PENALTY:
+        token = tl.load(ids + row)
+        tl.store(seen + row * vocab + token, 1, mask=on & (token >= 0) & (token < vocab))
+
+
 class Tables(Protocol):
     """What a draw needs of `sampling.device.SamplerRows`."""
 
@@ -381,6 +394,22 @@ class Tables(Protocol):
 def draw(rows: Tables, logits: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     """Ids i64 [B] and usable rows bool [B] of logits [B, vocab] in any float type; see `SamplerRows.draw`. Histories stay."""
     return _Draw(rows, logits).run(number)
+
+
+def remember(rows: Tables, ids: Tensor, active: Tensor, usable: Tensor | None) -> None:
+    """Ids i64 [B] of the active rows join their histories; as draws if `usable` (bool [B]) says which of them are."""
+    penalty = rows.plan.penalty
+    _remember[(len(ids),)](
+        rows.seen.view(torch.uint8) if penalty else ids,
+        rows.count,
+        ids,
+        active,
+        active if usable is None else usable,
+        rows.vocab,
+        PENALTY=penalty,
+        DRAWN=usable is not None,
+        num_warps=1,
+    )
 
 
 class _Draw:
