@@ -6,7 +6,8 @@ Where a node's checkpoint is there, its own sizes take the place of those that t
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,6 @@ def link_package(
     checkpoints: paths by name, instead of those of the binding. looking: it will not be run, so what the runtime cannot run yet is
     reported and no failure.
     """
-    from mstarc.ir.errors import IrTextError
     from mstarc.plan.link import link
     from mstarc.plan.placement import Placement, read_placement
 
@@ -70,22 +70,27 @@ def link_package(
     placed = (
         Placement() if placement is None else read_placement(_placement_file(placement, Path(folder), plan), report)
     )
-    try:
+    with undamaged(Path(folder)):
         overrides = checkpoint_config(plan)
         linked = None if placed is None else link(plan, placed, Path(folder), report, overrides, limits)
-    except (
-        IrTextError,
-        LookupError,
-        TypeError,
-    ) as error:  # every text and key in it is as `mstarc compile` wrote it, or edited
-        what = f"{type(error).__name__}: {error}"
-        raise Failure(f"{Path(folder) / 'plan.json'} is damaged ({what})", help=WRITE) from error
     write_findings((*report.findings(), *limits.findings()))
     if linked is None or placed is None or (limits.failed and not looking):
         raise Failure(
             f"`{folder}` cannot be linked" + (f" under placement `{placement}`" if placement else ""), FINDINGS
         )
     return Package(Path(folder), plan, linked, placed, overrides, limits.failed)
+
+
+@contextmanager
+def undamaged(folder: Path) -> Iterator[None]:
+    """Every text and key in a plan is as `mstarc compile` wrote it, or edited: a Failure then."""
+    from mstarc.ir.errors import IrTextError
+
+    try:
+        yield
+    except (IrTextError, LookupError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise Failure(f"{folder / 'plan.json'} is damaged ({what})", help=WRITE) from error
 
 
 def _bound_to(plan: Plan, checkpoints: Mapping[str, str]) -> Plan:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mstarc.cli.costs import CostCall, cost_data, cost_lines, cost_tables, estimates
 from mstarc.cli.findings import colours
 from mstarc.cli.guard import FINDINGS, OK
-from mstarc.cli.packages import Package, link_package
+from mstarc.cli.packages import Package, link_package, undamaged
 from mstarc.cli.values import pairs
 from mstarc_runtime.abi.chunks import capacity_sum, policy_of
 
@@ -71,8 +71,9 @@ def _facts(package: Package) -> tuple[list[RegionRow], list[MoveRow]]:
     from mstarc.plan.region_rows import region_rows
 
     plan, linked = package.plan, package.linked
-    rows = move_rows(plan, package.placement, linked, package.overrides)
-    return region_rows(plan, linked, package.overrides), rows
+    with undamaged(package.folder):
+        moves = move_rows(plan, package.placement, linked, package.overrides)
+        return region_rows(plan, linked, package.overrides), moves
 
 
 def _print(package: Package, found: Sequence[Estimate]) -> None:

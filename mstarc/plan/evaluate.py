@@ -106,7 +106,7 @@ class UsualScope(DefaultScope):
 
     def __init__(self, plan: Plan, overrides: Mapping[str, Any], walk: Walk) -> None:
         super().__init__(plan, overrides)
-        given = next(found.usual for found in plan.walks if found.name == walk.name)
+        given = {found.name: found.usual for found in plan.walks}[walk.name]
         self.known = {value.name: given[value.name] for value in walk.params if value.name in given}
         self._params = {value.id: value.name for value in walk.params}
 

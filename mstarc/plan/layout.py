@@ -78,7 +78,7 @@ def _home(body: Block, at: Mapping[int, Ranks]) -> int | None:
 
 def _partners(plan: Plan, name: str, homes: Mapping[str, int]) -> list[int]:
     """Homes of the walks at the other ends of a walk's streams."""
-    walk = next(walk for walk in plan.walks if walk.name == name)
+    walk = {walk.name: walk for walk in plan.walks}[name]
     return [
         homes[other.name]
         for other in plan.walks

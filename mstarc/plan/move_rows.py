@@ -80,8 +80,8 @@ def _size(move: Move, layout: Layout, linked: Linked, scope: ConfigScope) -> tup
     if move.value is not None:
         size = size_of(move.value.type, scope, value_names(layout.walk.body, layout.walk.params))
         return size, size.text
-    context = next(c for c in linked.contexts if c.name == move.what)
-    cache = next(c for c in linked.caches if c.name == context.cache)
+    context = {c.name: c for c in linked.contexts}[move.what]
+    cache = {c.name: c for c in linked.caches}[context.cache]
     entry = kv_bytes(cache, linked.ranks[move.source].device)
     if move.loop:
         return Size(entry, ("new entries",)), f"{bytes_text(entry)} * new entries"
