@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 264  # of a launch: two for each of an H200's 132 multiprocessors; small tiles twice that
+PROGRAMS = 132  # one for each multiprocessor of an H200, which runs one, two or four at once by their size
 DECODE_TILE = 16  # the smallest tile: that of decode steps
 SPLITS_MAX = 32
 LOG2_E = math.log2(math.e)
@@ -294,7 +294,8 @@ def _launch(
     dim_pad = max(16, triton.next_power_of_2(dim))
     tile, block, warps, stages = _blocking(rows * group, dim_pad, data.dtype)
     tiles = triton.cdiv(rows * group, tile)
-    splits = _splits(tiles * requests * kv_heads, triton.cdiv(table.shape[1] * page_size, block), tile == DECODE_TILE)
+    at_once = PROGRAMS * (4 if tile == DECODE_TILE else 1 if dim_pad > 128 else 2)
+    splits = _splits(tiles * requests * kv_heads, triton.cdiv(table.shape[1] * page_size, block), at_once)
     splits += splits > 1 and k is not None
     part = weight = out
     if splits > 1:
@@ -370,6 +371,6 @@ def _blocking(members: int, dim_pad: int, dtype: torch.dtype) -> tuple[int, int,
     return (64, 64, 8, 3 if dim_pad == 128 else 2) if wide else (64, 128, 4, 2)
 
 
-def _splits(programs: int, blocks: int, decode: bool) -> int:
-    """Shares of a context, so that there are about as many programs as the GPU runs at once; no more than it can have blocks."""
-    return max(1, min(SPLITS_MAX, blocks, (2 * PROGRAMS if decode else PROGRAMS) // programs))
+def _splits(programs: int, blocks: int, at_once: int) -> int:
+    """Shares of a context, so that there are as many programs as the GPU runs at once; no more than it can have blocks."""
+    return max(1, min(SPLITS_MAX, blocks, at_once // programs))

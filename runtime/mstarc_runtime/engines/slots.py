@@ -51,6 +51,7 @@ class Slots:
         self.position = torch.zeros(rows, dtype=torch.int64, device=device)
         self.active = torch.zeros(rows, dtype=torch.bool, device=device)
         self._host = torch.zeros(rows, pages, dtype=torch.int32)  # what the table is to hold
+        self._known: dict[int, list[int]] = {}  # by slot, what was set last
         self._stale = False
 
     @property
@@ -63,6 +64,7 @@ class Slots:
         part.pool = self.pool
         for name in ("table", "length", "position", "active", "_host"):
             setattr(part, name, getattr(self, name)[:rows])
+        part._known = self._known
         part._stale = False
         return part
 
@@ -97,6 +99,7 @@ class Slots:
     def move(self, source: int, target: int) -> None:
         """Slot `target` becomes what slot `source` is."""
         self._host[target] = self._host[source]
+        self._known[target] = self._known.get(source, [])
         for tensor in (self.table, self.length, self.position, self.active):
             tensor[target] = tensor[source]
 
@@ -104,6 +107,9 @@ class Slots:
         """The pages of one slot, from the next `upload` on. Raises EngineError if the table has no room for so many."""
         if len(pages) > self.table.shape[1]:
             raise EngineError(f"a context of {len(pages)} pages in slots of {self.table.shape[1]}")
+        if self._known.get(slot) == pages:
+            return
+        self._known[slot] = list(pages)
         self._host[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
         self._stale = True
 
