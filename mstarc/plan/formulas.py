@@ -23,6 +23,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "sum": sum}
 LONGEST = 1000  # characters
 LARGEST_POWER = 64
+LARGEST_BASE = 2**32
 
 
 class FormulaError(ValueError):
@@ -66,7 +67,7 @@ def evaluate(text: str | int | float, value_of: Callable[[str], Any]) -> float:
     try:
         found = _value(parse_formula(text), value_of)
         return float(found) if not isinstance(found, int) else found
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         if isinstance(error, FormulaError):
             raise
         raise FormulaError(f"`{text}` has no value: {error}") from None
@@ -82,8 +83,12 @@ def _value(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
             return -_value(x, value_of)
         case ast.BinOp(left=a, op=op, right=b):
             left, right = _value(a, value_of), _value(b, value_of)
-            if isinstance(op, ast.Pow) and abs(right) > LARGEST_POWER:
-                raise FormulaError(f"a power of {right}")
+            if isinstance(op, ast.Pow):
+                if abs(right) > LARGEST_POWER:
+                    raise FormulaError(f"a power of {right}")
+                left = (
+                    left if abs(left) <= LARGEST_BASE else float(left)
+                )  # which overflows instead of growing without end
             return _BINARY[type(op)](left, right)
         case ast.Call(func=ast.Name(id=name), args=args):
             return _CALLS[name](*(_value(arg, value_of) for arg in args))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ def test_what_is_no_formula(text: str) -> None:
         evaluate(text, value_of)
 
 
-@pytest.mark.parametrize("text", ["d / 0", "d ** 1000", "word * 2 - 1", "9 ** 64 ** 64"])
+@pytest.mark.parametrize(
+    "text",
+    ["d / 0", "d ** 1000", "word * 2 - 1", "9 ** 64 ** 64", "(((((9 ** 64) ** 64) ** 64) ** 64) ** 64)", "0 ** -1"],
+)
 def test_what_has_no_value(text: str) -> None:
     with pytest.raises(FormulaError):
         evaluate(text, value_of)
@@ -93,3 +97,9 @@ def binding(cost: str) -> list[tuple[str, str]]:
 def test_findings(cost: str, code: str, says: str) -> None:
     found = binding(cost + "\n")
     assert found and found[0][0] == code and any(says in message for _, message in found), found
+
+
+def test_deep_formulas_end_in_words() -> None:
+    for text in ("-" * 990 + "1", "+".join(["1"] * 500), "max(" * 200 + "1" + ")" * 200):
+        with contextlib.suppress(FormulaError):
+            assert abs(evaluate(text, value_of)) in (1, 500)
