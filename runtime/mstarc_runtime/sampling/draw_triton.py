@@ -188,14 +188,15 @@ def _digit(
         value = tl.load(x + row * vocab + at, mask=at < until, other=float("-inf"))
         key = _key(value)
         counts = (at < until) & ((key >> (32 - 4 * STEP)) == prefix)
-        weight = tl.full([BLOCK], 1.0, tl.float32)
-        if MASS:
-            weight = tl.exp((value - best) / heat)
         if FLOORED:
             counts = counts & (key >= floor)
-        weight = tl.where(counts, weight, 0.0)
-        mine = ((key >> (28 - 4 * STEP)) & 15).to(tl.int32)
-        acc += tl.where(mine[:, None] == digit[None, :], weight[:, None], 0.0)
+        if tl.max(counts.to(tl.int32), 0) > 0:  # after a few digits most blocks hold no such key
+            weight = tl.full([BLOCK], 1.0, tl.float32)
+            if MASS:
+                weight = tl.exp((value - best) / heat)
+            weight = tl.where(counts, weight, 0.0)
+            mine = ((key >> (28 - 4 * STEP)) & 15).to(tl.int32)
+            acc += tl.where(mine[:, None] == digit[None, :], weight[:, None], 0.0)
     bins_here = tl.sum(acc.to(tl.float64), 0)
     if FLOORED:
         tie = tl.exp((_value(floor) - best) / heat).to(tl.float64)
