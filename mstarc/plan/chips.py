@@ -26,5 +26,5 @@ CHIPS: dict[str, Chip] = {
 
 
 def number_bytes(device: str, precision: str = "") -> int:
-    """Bytes of one number of weights and activations: f32 on a CPU and where a node says `fp32`, else bf16."""
-    return 4 if device == "cpu" or precision == "fp32" else 2
+    """Bytes of one number of weights and activations: f32 on a CPU and where a node says `fp32` or `tf32`, else bf16."""
+    return 4 if device == "cpu" or precision in ("fp32", "tf32") else 2

@@ -89,6 +89,10 @@ class TorchArrays:
         if found.type == "cuda":
             torch.cuda.set_device(found)  # where kernels of this process are launched
 
+    def allow_tf32(self, on: bool) -> None:
+        """Whether f32 matrix products of this process may run in TF32 on a GPU (a node asks for it with `stateless(tf32)`)."""
+        self.torch.backends.cuda.matmul.allow_tf32 = on
+
     def asarray(self, value: Any) -> Any:
         torch = self.torch
         if isinstance(value, torch.Tensor):

@@ -90,6 +90,10 @@ def poses(states: Any, actions: Any) -> Any:
     return np.repeat(np.asarray(states, np.float32)[:1], len(actions), 0)
 
 
+def courses(states: Any, actions: Any) -> Any:
+    raise NotImplementedError("rollouts have no candidates")
+
+
 def linked(model: str, device: str, parts: Mapping[str, type], externs: list[str]) -> Linked:
     """The shipped package on one device, its components without checkpoints; `parts` take the place of components."""
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +155,9 @@ async def main(args: argparse.Namespace) -> None:
         video = np.random.default_rng(0).standard_normal((8, 3, 256, 256)).astype(np.float32)
         given = {"video": video, "states": np.zeros((1, 7), np.float32), "actions": np.zeros((30, 7), np.float32)}
         cases = [(f"vjepa2_ac H={h}", "rollout", given, {"horizon": h}) for h in (4, 30)]
-        await measure(linked("vjepa2_ac", args.device, parts, ["clip", "poses"]), cases, args.batch, args.repeats)
+        await measure(
+            linked("vjepa2_ac", args.device, parts, ["clip", "poses", "courses"]), cases, args.batch, args.repeats
+        )
 
 
 if __name__ == "__main__":

@@ -69,6 +69,8 @@ class OpTable:
         classes = {node.name: resolve(node.component) for node in nodes}
         numpy_only = all(_arrays_of(node, classes[node.name]) == "numpy" for node in nodes)
         self.arrays: Arrays = NumpyArrays() if numpy_only else TorchArrays(device)
+        if isinstance(self.arrays, TorchArrays):
+            self.arrays.allow_tf32(any(node.precision == "tf32" for node in nodes))
         self._ops: dict[str, BoundOp] = {}
         report = progress or (lambda done, total, what: None)
         self._load(nodes, classes, device, report)
