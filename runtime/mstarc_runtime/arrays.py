@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mstarc_runtime.errors import RequestFailed
+
 _NAMES = {
     "f32": "float32",
     "bf16": "bfloat16",
@@ -38,6 +40,10 @@ class Arrays(Protocol):
 
     def zeros_like(self, array: Any) -> Any: ...
 
+    def cast(self, array: Any, dtype: str) -> Any:
+        """The array in a float type of the language: f32, f16 or bf16."""
+        ...
+
     def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
         """Zeros of a dtype as the language names it (`i64`, `f32`, `bool`, …)."""
         ...
@@ -68,6 +74,11 @@ class NumpyArrays:
 
     def zeros_like(self, array: Any) -> Any:
         return np.zeros_like(array)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        if dtype == "bf16":
+            raise RequestFailed("numpy has no bf16; components with ARRAYS = numpy use f32 or f16")
+        return array.astype({"f32": np.float32, "f16": np.float16}[dtype])
 
     def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
         return np.zeros(tuple(dims), dtype=_NAMES[dtype])
@@ -136,6 +147,9 @@ class TorchArrays:
 
     def zeros_like(self, array: Any) -> Any:
         return self.torch.zeros_like(array)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        return array.to({"f32": self.torch.float32, "f16": self.torch.float16, "bf16": self.torch.bfloat16}[dtype])
 
     def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
         return self.torch.zeros(tuple(dims), dtype=getattr(self.torch, _NAMES[dtype]), device=self.device)

@@ -257,7 +257,8 @@ class DeviceBatch:
         values = normals(dims, self.state.seed[: self.rows], drawn.hashed, drawn.j[: self.rows])
         drawn.j[: self.rows].add_(self._running)
         self._note(Record("noise", "", site=site), None, self._running)
-        return values
+        found: Tensor = self.state.rank.arrays.cast(values, dtype)
+        return found
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         """See `Batch.emit`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked, SamplerLink
 from mstarc_runtime.arrays import Arrays
-from mstarc_runtime.sampling.philox import DrawKey, normals
+from mstarc_runtime.sampling.philox import DrawKey
 from mstarc_runtime.sampling.sampler import BadLogits, History, Row, Settings, draw
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Site = tuple["Session", str]  # the request and `walk/site`
 
 
 class Draws:
-    """Draws tokens and noise; keys are (seed, walk/site, j), so that no batch or rank changes them."""
+    """Draws tokens; keys are (seed, walk/site, j), so that no batch or rank changes them."""
 
     def __init__(self, linked: Linked, arrays: Arrays) -> None:
         self._samplers = {sampler.name: sampler for sampler in linked.samplers}
@@ -40,11 +40,6 @@ class Draws:
         if kept:
             ids[kept] = draw(logits[kept], [rows[i] for i in kept])
         return ids
-
-    def noise(self, dims: tuple[int, ...], sites: Sequence[Site]) -> Any:
-        """Standard normals f32 [B, *dims]."""
-        keys = [DrawKey(session.seed, site, session.next_draw(site)) for session, site in sites]
-        return self._arrays.stack([normals(dims, key) for key in keys])
 
     def held(self, sampler: str, session: Session) -> tuple[Settings, History]:
         """The settings and the history of a sampler in a request. Raises BadRequest if a setting is out of range."""

@@ -16,6 +16,7 @@ from mstarc_runtime.checkpoints import LazyCheckpoints, resolve
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError, RuntimeFault, describe
 from mstarc_runtime.program import ABSENT
+from mstarc_runtime.sampling.philox import DrawKey, normals
 from mstarc_runtime.worker.handed import Handed, handed_count
 from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
@@ -283,13 +284,14 @@ class OpTable:
         """The pool of a context."""
         return self.transformers.pool_of(context)
 
-    def noise(self, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
-        """Standard normals [B, *dims]."""
-        return self._need(self._draws).noise(dims, sites)
+    def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
+        """Standard normals [B, *dims], drawn in f32; keys are (seed, walk/site, j), so that no batch or rank changes them."""
+        keys = [DrawKey(session.seed, site, session.next_draw(site)) for session, site in sites]
+        return self.arrays.cast(self.arrays.stack([normals(dims, key) for key in keys]), dtype)
 
     def _need(self, part: Needed | None) -> Needed:
         if part is None:
-            raise LoadError("a worker of numpy components has no transformers, samplers and noise")
+            raise LoadError("a worker of numpy components has no transformers and samplers")
         return part
 
     def pools(self) -> dict[str, tuple[int, int]]:

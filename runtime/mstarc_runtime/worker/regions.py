@@ -138,7 +138,7 @@ class Batch:
         return ids
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
-        return self.rank.ops.noise(dims, [row.site(site) for row in self.rows])
+        return self.rank.ops.noise(dtype, dims, [row.site(site) for row in self.rows])
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         host = self.rank.arrays.to_host(value)

@@ -107,7 +107,7 @@ class WalkRun:
         return self.rank.ops.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
-        return self.rank.ops.noise(dims, [(self.session, f"{self.name}/{site}")])[0]
+        return self.rank.ops.noise(dtype, dims, [(self.session, f"{self.name}/{site}")])[0]
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         self.rank.emit(self.session, self.name, modality, value, attributes)
