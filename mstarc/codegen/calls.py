@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.expressions import FLOATS, Place, is_number, number, text
 from mstarc.codegen.layout import Call, Group, Part
 from mstarc.codegen.source import bind
@@ -22,6 +23,8 @@ def call_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], ve
     """The call alone."""
     decl = names.op(op)
     assert decl is not None, "the verifier knows every op"
+    if len(op.writes) > 1 and (decl.attrs.samples or names.nodes[op.node].states):  # whose draws and cells would count?
+        raise NotBuilt(f"op `{op.node}.{op.op}`, which draws or keeps cells, on several contexts at once", op.span)
     used = [k for k, value in enumerate(op.results) if value is not None and value.id in read]
     args: list[str | Group | Call] = [f'"{op.node}.{op.op}"']
     args += [_argument(arg, port, place) for arg, port in zip(op.args, decl.params, strict=True)]

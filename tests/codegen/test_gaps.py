@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mstarc.codegen.package import compile_model
 from mstarc_runtime.errors import BadRequest
 from tests.codegen.written import Asked, agree, compiled, interpreted, same, served
 
@@ -149,3 +150,22 @@ async def test_what_does_not_fit_is_refused(
     with pytest.raises(BadRequest) as error:
         await served(linked, [Asked(good, {"salt": b"a", **params})])
     assert says in str(error.value)
+
+
+KEEPING = """model keeping
+cache   kv   : kv(layers = 1, heads = 1, kv_heads = 1, head_dim = 4)
+context a, b on kv max 64
+node lm : transformer(kv) {
+    state seen : i64 = 0
+    op step(token: i64) -> y: f32[2]  { attend causal  positions seq }
+}
+walk w(x: i64) { emit lm.step(x) writes (a, b) as tensor }
+request r(x: i64) -> tensor { w(x) }
+"""
+
+
+def test_cells_on_several_contexts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.walk").write_text(KEEPING)
+    (tmp_path / "x.yaml").write_text("components: {lm: nowhere.Lm}\n")
+    found = compile_model(tmp_path / "x.walk", tmp_path / "package")
+    assert str(found.fault).startswith("not built yet: op `lm.step`, which draws or keeps cells, on several contexts")
