@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mstarc.ir.core import Program
     from mstarc.passes.shape import Shape
     from mstarc.plan.cost import CallCost, Estimate, Memory
+    from mstarc.plan.course_values import Collected
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
@@ -129,6 +130,11 @@ def cost_tables(found: Estimate) -> Iterator[Table]:
     yield "calls", columns, [_call(call) for call in found.calls]
     columns = ("rank", "chip", "weights", "KV, all at max", "KV, here", "activations", "in all", "of", "weights from")
     yield "memory", columns, [_memory(memory, found) for memory in found.memory]
+    yield (
+        "collected",
+        ("walk.loop", "name", "at most", "values x numbers x bytes", "in all"),
+        [_collected(c) for c in found.collected],
+    )
 
 
 def cost_lines(found: Estimate) -> Iterator[str]:
@@ -182,6 +188,12 @@ def _memory(memory: Memory, found: Estimate) -> tuple[str, ...]:
     return str(memory.rank), chip, *shown, limit, "; ".join(memory.sources)
 
 
+def _collected(c: Collected) -> tuple[str, ...]:
+    """`30 x 256 x 1408 x 4 B`: what one request holds until the loop's result is used."""
+    product = " x ".join(map(str, (c.count, *c.dims, c.number)))
+    return f"{c.walk}.{c.loop}", c.name, c.bound, f"{product} B", _si(c.bytes, "B")
+
+
 def _si(value: float | None, unit: str = "") -> str:
     """`5.43 P`: three digits and a decimal prefix."""
     if value is None:
@@ -204,6 +216,8 @@ def cost_data(found: Estimate) -> dict[str, Any]:
     from dataclasses import asdict
 
     data = asdict(found)
+    for row, collected in zip(data["collected"], found.collected, strict=True):
+        row["bytes"] = collected.bytes
     for row, branch in zip(data["branches"], found.branches, strict=True):
         row["steps"] = branch.steps
     return data

@@ -20,6 +20,7 @@ from mstarc.plan.chips import CHIPS, Chip, number_bytes
 from mstarc.plan.closed_forms import NodeCosts, cache_of
 from mstarc.plan.cost_table import Cost
 from mstarc.plan.course import Arms, Course, Row, Step, course_of
+from mstarc.plan.course_values import Collected
 from mstarc.plan.placement import Placement
 from mstarc.plan.weights import Stored, stored_bytes
 from mstarc_runtime.abi.linked import Linked
@@ -79,6 +80,7 @@ class Estimate:
     branches: tuple[BranchCount, ...]
     calls: tuple[CallCost, ...]
     memory: tuple[Memory, ...]
+    collected: tuple[Collected, ...]
     flops: float
     bytes: float
     seconds: float | None
@@ -176,6 +178,7 @@ class _Estimator:
             tuple(branch_counts(course)),
             calls,
             tuple(self.memory(course, batches)),
+            course.collected,
             sum(call.flops or 0.0 for call in calls),
             sum(call.bytes or 0.0 for call in calls),
             path,

@@ -24,6 +24,7 @@ from mstarc.ir.core import (
     ForChunks,
     Fork,
     ForParts,
+    Gather,
     If,
     Invoke,
     Loop,
@@ -38,11 +39,14 @@ from mstarc.ir.core import (
     Together,
     When,
 )
+from mstarc.ir.types import Tensor
 from mstarc.passes.effects import Names, StreamEnds
 from mstarc.passes.provenance import beginning, drop, fork, write
+from mstarc.passes.ranges import shown
 from mstarc.passes.shape import Shape, ShapeScope, request_of
 from mstarc.plan.cost_table import Cost
-from mstarc.plan.course_values import Assumptions, Frame, Sizes
+from mstarc.plan.course_values import Assumptions, Collected, Frame, Sizes
+from mstarc.plan.sizes import BYTES
 from mstarc_runtime.abi.chunks import Chunker, policy_of
 
 STATIC = 4096  # iterations of a static loop that are run one by one
@@ -100,12 +104,13 @@ class Arms:
 class Course:
     """root: what is called. peaks: the most entries of each context. loops: `walk.label` -> iterations.
 
-    assumed: name -> its value and where that comes from.
+    collected: the largest of each loop and name. assumed: name -> its value and where that comes from.
     """
 
     root: Row
     peaks: Mapping[str, int]
     loops: Mapping[str, float]
+    collected: tuple[Collected, ...]
     assumed: Mapping[str, str]
 
 
@@ -121,7 +126,7 @@ def course_of(program: Program, shape: Shape, cost: Cost, sizes: Mapping[str, in
     for value in request.inputs:
         frame.bind(value)
     run.block(request.body, frame)
-    return Course(run.row, run.peaks, run.loops, run.assumptions.told)
+    return Course(run.row, run.peaks, run.loops, tuple(run.collected.values()), run.assumptions.told)
 
 
 class _Run:
@@ -138,6 +143,7 @@ class _Run:
         self.lengths = dict.fromkeys(self.classes, 0)
         self.peaks = dict(self.lengths)
         self.loops: dict[str, float] = {}
+        self.collected: dict[tuple[str, str, str], Collected] = {}
         self.sent: dict[str, float] = {}
         self.row = Row()
         self.times = 1.0
@@ -284,7 +290,17 @@ class _Run:
         for carry in op.carries:
             frame.alias(carry.result, carry.inner.id)
         for gather in op.gathers:
-            frame.gather(gather)
+            self.gather(op, gather, frame)
+
+    def gather(self, op: Loop, gather: Gather, frame: Frame) -> None:
+        """What a loop has collected under a name."""
+        times, dims = frame.gathered.get(gather.name, (0.0, ()))
+        if times and isinstance(gather.result.type, Tensor):
+            number, once = BYTES[gather.result.type.dtype], round(times / self.times)
+            found = Collected(self.walk, op.label, gather.name, shown(op.bound), once, dims, number)
+            key = (self.walk, op.label, gather.name)
+            self.collected[key] = max(found, self.collected.get(key, found), key=lambda c: c.bytes)
+        frame.gather(gather)
 
     def skip(self, before: Mapping[str, int], iterations: int) -> None:
         """Contexts as so many more iterations like the first leave them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 from mstarc.ir.core import Extern, Gather, Invoke, OpDecl, Port, Program, Value
@@ -29,6 +31,23 @@ from mstarc.plan.formulas import FormulaError, evaluate
 
 Sizes: TypeAlias = dict[str, Any]
 Dims: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one run of a loop collects under a name: `count` values of `dims`, `number` bytes a number. bound: the loop's, as written."""
+
+    walk: str
+    loop: str
+    name: str
+    bound: str
+    count: int
+    dims: tuple[int, ...]
+    number: int
+
+    @property
+    def bytes(self) -> int:
+        return self.count * prod(self.dims) * self.number
 
 
 class Assumptions:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mstarc.diagnostics.rules import RULES
+from mstarc.diagnostics.rules import RULES, rule_state
 from mstarc.ir.text import parse_program
 from tests.cli.conftest import HELLO, Command
 
@@ -92,3 +92,10 @@ def test_every_rule_is_listed(mstarc: Command) -> None:
     assert "MC606" in listed, "rules of linking are explained, too"
     for code in sorted(listed):
         assert mstarc("explain", code).status == 0
+
+
+def test_why_nothing_reports_running_ahead_that_cannot_be_undone(mstarc: Command) -> None:
+    assert rule_state("MC208") == "reserved"
+    page = mstarc("explain", "MC208").out
+    assert page.startswith("# MC208 unsafe-speculation\n")
+    assert "no model that can be written violates it" in page and "`async off`" in page

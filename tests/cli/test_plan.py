@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from mstarc.cli.planning import progress
 from mstarc_runtime.abi.linked import Linked, StreamLink
-from tests.cli.conftest import Command
+from tests.cli.conftest import ROOT, Command
 
 ASK = "generated/ask"
 
@@ -164,3 +165,41 @@ def test_a_chip_that_is_not_known(mstarc: Command, tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('[ranks.0]\ndevice = "cuda:0"\nchip = "h2000"\n')
     ran = mstarc("plan", BAGEL, "-p", tmp_path / "p.toml")
     assert ran.status != 0 and "MC606" in ran.err and "`h200`" in ran.err
+
+
+def test_what_a_loop_collects(mstarc: Command) -> None:
+    """30 frames of 256 rows of 1408 numbers of 4 bytes; a frame that is emitted when it is made is not kept."""
+    args = ("plan", "generated/vjepa2_ac", "-p", "1xh200", "--request", "rollout", "--set", "horizon=30")
+    assert table(mstarc(*args).out, "collected") == [
+        ["imagine.dream", "path", "horizon", "30 x 256 x 1408 x 4 B", "43.3 MB"]
+    ]
+    (costs,) = json.loads(mstarc(*args, "--format", "json").out)["costs"]
+    (path,) = costs["collected"]
+    assert path["bytes"] == 30 * 256 * 1408 * 4
+    assert (path["walk"], path["loop"], path["name"], path["count"]) == ("imagine", "dream", "path", 30)
+    (live,) = json.loads(mstarc(*args, "--set", "live=true", "--format", "json").out)["costs"]
+    assert live["collected"] == []
+
+
+def test_a_loop_of_an_op_that_says_async_off_does_not_run_ahead(mstarc: Command, tmp_path: Path) -> None:
+    """The fact and its reason, in the IR after the pass and in the plan; without the word the loop does run ahead."""
+    text = (ROOT / "specs/orpheus.walk").read_text(encoding="utf-8")
+    (tmp_path / "orpheus.yaml").write_text((ROOT / "specs/orpheus.yaml").read_text(encoding="utf-8"))
+    for spec, ahead, said in (
+        (text, "yes: main, speech cut back", "may run ahead"),
+        (_async_off(text), "no", "may not run ahead: `llm.step` says `async off`"),
+    ):
+        (tmp_path / "orpheus.walk").write_text(spec, encoding="utf-8")
+        assert mstarc("compile", tmp_path / "orpheus.walk", "-o", tmp_path / "out").status == 0
+        ir = mstarc("ir", tmp_path / "orpheus.walk", "--after", "speculate").out
+        assert f"# loop speak.frames: {said}" in ir
+        (row,) = [row for row in table(mstarc("plan", tmp_path / "out").out, "regions") if row[0] == "speak.frames"]
+        assert ahead in row
+        assert ("`llm.step` says `async off`" in row[-1]) == (ahead == "no")
+
+
+def _async_off(text: str) -> str:
+    """The spec with `async off` on `llm.step`."""
+    found, count = re.subn(r"(op step\([^)]*\)[^{]*\{)", r"\1 async off ", text)
+    assert count == 1
+    return found
