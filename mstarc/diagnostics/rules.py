@@ -136,14 +136,12 @@ MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding fil
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
-_LINK = frozenset({"MC504"})
+_LINK = frozenset({"MC207", "MC503", "MC504"})
 _RESERVED = frozenset(
     {
-        "MC207",
         "MC208",
         "MC303",
         "MC410",
-        "MC503",
         "MC602",
         "MC603",
         "MC604",

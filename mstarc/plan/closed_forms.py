@@ -17,6 +17,7 @@ from mstarc.plan.formulas import FormulaError, evaluate
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,9 @@ def _layer(config: Mapping[str, Any]) -> Layer | None:
     d, heads, kv, dim = (config[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"))
     attention = 2.0 * d * heads * dim + 2.0 * d * kv * dim
     if "num_experts" in config:
-        count, chosen, width = (config[k] for k in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"))
+        if any(not isinstance(config.get(name), int) for name in EXPERTS):
+            return None
+        count, chosen, width = (config[k] for k in EXPERTS)
         shared = 3.0 * d * config.get("shared_expert_intermediate_size", 0)
         experts = 3.0 * d * width * count
         always = attention + d * count + shared

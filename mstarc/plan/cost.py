@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -17,12 +18,12 @@ from mstarc.ir.types import Ref, Tensor
 from mstarc.ir.visit import every_op
 from mstarc.passes.shape import Shape
 from mstarc.plan.chips import CHIPS, Chip, number_bytes
-from mstarc.plan.closed_forms import NodeCosts, cache_of
+from mstarc.plan.closed_forms import NodeCosts
 from mstarc.plan.cost_table import Cost
 from mstarc.plan.course import Arms, Course, Row, Step, course_of
 from mstarc.plan.course_values import Collected
 from mstarc.plan.placement import Placement
-from mstarc.plan.weights import Stored, stored_bytes
+from mstarc.plan.resident import held_by, weights_of
 from mstarc_runtime.abi.linked import Linked
 
 
@@ -277,70 +278,25 @@ class _Estimator:
     # -------------------------------------------------------------------------------------------------------------- memory
 
     def memory(self, course: Course, batches: list[_Batch]) -> Iterator[Memory]:
+        calls = [
+            (op, self.placement.ranks_of(op.node, op.op, walk.name, [v.name for v in op.results if v is not None]))
+            for walk in self.program.walks
+            for op in every_op(walk.body)
+            if isinstance(op, Invoke)
+        ]
         for rank in self.devices:
-            nodes, contexts = self.held(rank)
-            weights, sources = self.weights(rank, nodes)
+            held = held_by(rank, calls, self.linked, number_bytes(self.devices[rank]))
+            weights = weights_of(held.nodes, self.nodes, self.linked, partial(self.number, rank))
             chip = self.chip(rank)
             yield Memory(
                 rank,
-                weights,
-                sum(entry * _most(self.linked, name) for name, entry in contexts.items()),
-                sum(entry * course.peaks[name] for name, entry in contexts.items()),
+                None if weights.unknown else weights.bytes,
+                sum(entry * _most(self.linked, name) for name, entry in held.contexts.items()),
+                sum(entry * course.peaks[name] for name, entry in held.contexts.items()),
                 max((b.activations for b in batches if rank in b.ranks), default=0.0),
                 chip.memory if chip is not None else None,
-                sources,
+                (*weights.sources, *(f"{name}: {why}" for name, why in weights.unknown.items())),
             )
-
-    def held(self, rank: int) -> tuple[dict[str, float], dict[str, float]]:
-        """(node that owns weights -> its share of them, context -> bytes of one entry) of a rank, from the calls that run there."""
-        nodes: dict[str, float] = {}
-        contexts: dict[str, float] = {}
-        for walk in self.program.walks:
-            for op in every_op(walk.body):
-                if not isinstance(op, Invoke):
-                    continue
-                ranks = self.placement.ranks_of(
-                    op.node, op.op, walk.name, [v.name for v in op.results if v is not None]
-                )
-                if rank in ranks:
-                    owner = self.nodes[op.node].node.weights or op.node
-                    nodes[owner] = max(nodes.get(owner, 0.0), 1 / len(ranks))
-                    for name in (*op.writes, *op.reads):
-                        contexts[name] = max(contexts.get(name, 0.0), self.entry(name, rank) / len(ranks))
-        return nodes, contexts
-
-    def entry(self, context: str, rank: int) -> int:
-        cache = cache_of(self.linked, context)
-        return 2 * cache.layers * cache.kv_heads * cache.head_dim * number_bytes(self.devices[rank])
-
-    def weights(self, rank: int, nodes: Mapping[str, float]) -> tuple[float | None, tuple[str, ...]]:
-        """Bytes of the weights of nodes on a rank, and for each node its number with its source. Shared weights count once, a checkpoint
-        that is there as a whole.
-        """
-        total: float | None = 0.0
-        said, files = [], dict[str, Stored | None]()
-        checkpoints = {link.name: link for link in self.linked.checkpoints}
-        for name, share in sorted(nodes.items()):
-            node = self.nodes[name]
-            stored = node.node.checkpoint
-            if stored and stored not in files:
-                files[stored] = stored_bytes(checkpoints[stored])
-            found = files.get(stored)
-            if found is not None:
-                continue
-            params, source = node.params()
-            if params is None:
-                total = None
-                said.append(f"{name}: {source}")
-            else:
-                count = params * self.number(rank, name) * share
-                total = None if total is None else total + count
-                said.append(f"{name}: {count / 1e9:.2f} GB, {source}")
-        for found in files.values():
-            if found is not None:
-                total = None if total is None else total + found.bytes
-                said.append(f"{found.bytes / 1e9:.2f} GB, {found.source}")
-        return total, tuple(said)
 
 
 def _logits(node: Node, linked: Linked) -> set[str]:

@@ -101,6 +101,18 @@ class DefaultScope(ConfigScope):
         return fold(parse_expr(default), self)
 
 
+class MostScope(ConfigScope):
+    """Config values, and params at their upper ends. Raises `FoldError` for a param without one."""
+
+    def ref(self, ref: Ref) -> Any:
+        if ref.scope != "param":
+            return super().ref(ref)
+        high = next((param.high for param in self._plan.params if param.name == ref.name), "")
+        if not high:
+            raise FoldError(f"param `{ref.name}` has no upper end")
+        return fold(parse_expr(high), self)
+
+
 class UsualScope(DefaultScope):
     """Params at their defaults, and the host parameters of a walk whose usual value the plan knows."""
 

@@ -16,7 +16,8 @@ from mstarc.diagnostics.core import Collector, Rule
 from mstarc.ir.core import Invoke
 from mstarc.ir.fold import FoldError
 from mstarc.ir.visit import every_op
-from mstarc.plan.evaluate import ConfigScope, DefaultScope, walks_of
+from mstarc.plan.budget import report_budgets
+from mstarc.plan.evaluate import ConfigScope, DefaultScope, MostScope, walks_of
 from mstarc.plan.layout import Layout, binds_of, layouts_of
 from mstarc.plan.limits import report_limits
 from mstarc.plan.link_loops import link_loops
@@ -93,7 +94,11 @@ class _Linker:
         report_limits(self.plan, self.placement, layouts, moves_of(layouts), self.spec, self.limits)
         streams = self._streams({name: layout.home for name, layout in layouts.items()})
         try:
-            return self._linked(layouts, streams)
+            linked = self._linked(layouts, streams)
+            if not self.report.failed:
+                most = MostScope(self.plan, self.overrides)
+                report_budgets(self.plan, linked, layouts, self.placement, most, self.limits)
+            return linked
         except FoldError as error:
             self.fault(MC607, str(error))
             return None

@@ -5,7 +5,7 @@ default = 0             # the rank of every node that [place] does not name; 0 i
 device = "cpu"
 host = "a"              # ranks of one host share memory; left out: all ranks are on one host
 threads = 1             # 0 or left out: chosen when the workers start
-chip = "h200"           # a device of `mstarc.plan.chips`, for estimates; left out: `mstarc plan` counts, and gives no times
+chip = "h200"           # a device of `mstarc.plan.chips`: for estimates, and what has to fit (MC207, MC503); left out: neither
 [place]
 voice = 1
 "llm.read" = 0          # one op of a node; the more exact name wins
