@@ -21,7 +21,7 @@ EXTERNS = {name: f"tests.e2e.pi05_given.{name}" for name in ("prompt", "cameras"
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("mstarc_runtime.worker.draws.normals", noise)
+    monkeypatch.setattr("mstarc_runtime.worker.ops.normals", noise)
     return linked("pi05", {"pi05": GOLDEN.folder}, EXTERNS)
 
 

@@ -38,6 +38,7 @@ def sample(kind: type[m.Message]) -> m.Message:
     values: dict[object, object] = {
         int: 7,
         str: "naïve",
+        str | None: "seed",
         list[str]: ["a", "b"],
         list[typing.Any]: [1, None, 2.5, b"x", {"k": [True]}],
     }
