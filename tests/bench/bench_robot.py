@@ -90,8 +90,7 @@ def poses(states: Any, actions: Any) -> Any:
     return np.repeat(np.asarray(states, np.float32)[:1], len(actions), 0)
 
 
-def courses(states: Any, actions: Any) -> Any:
-    raise NotImplementedError("rollouts have no candidates")
+courses = poses  # bound, and not called by rollouts
 
 
 def linked(model: str, device: str, parts: Mapping[str, type], externs: list[str]) -> Linked:

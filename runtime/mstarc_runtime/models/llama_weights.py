@@ -24,6 +24,7 @@ from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models import llama_config
 from mstarc_runtime.models.gguf_file import GgufFile
 from mstarc_runtime.models.llama_config import LlamaConfig
+from mstarc_runtime.models.shards import shards
 
 _LAYOUT = 1  # of the prepared tensors: part of the cache file's name
 _GGUF_NAMES = {
@@ -231,7 +232,7 @@ def _split_halves(rows: Tensor, head_dim: int) -> Tensor:
 
 def _from_folder(folder: Path, facts: LlamaConfig) -> Prepared:
     found: dict[str, Tensor] = {}
-    for path in _shards(folder):
+    for path in shards(folder):
         try:
             with safe_open(str(path), framework="pt") as opened:
                 file: Any = opened  # its methods carry no types
@@ -249,20 +250,6 @@ def _from_folder(folder: Path, facts: LlamaConfig) -> Prepared:
         del found["lm_head.weight"]
     _compare(str(folder), _names(facts), found)
     return _prepare(facts, lambda name, shape: _checked(str(folder), name, found[name], shape))
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The weight files: model.safetensors, or what its index lists."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists() or not index.exists():
-        if not single.exists():
-            raise LoadError(f"{folder} has no {single.name}")
-        return [single]
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise LoadError(f"{index} cannot be read: {error}") from error
-    return [folder / Path(name).name for name in names]
 
 
 # ------------------------------------------------------------------------------------------------------------------- cache

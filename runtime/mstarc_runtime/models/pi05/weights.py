@@ -5,7 +5,6 @@ Tensors of the vision tower and its connector belong to one net, all others to t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models.pi05.config import PolicyConfig, VisionConfig, folder_of
 from mstarc_runtime.models.pi05.nets import PolicyNet, VisionNet
+from mstarc_runtime.models.shards import shards
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -212,7 +212,7 @@ def _random(
 def _read(folder: Path, path: Path, mine: Callable[[str], bool]) -> dict[str, Tensor]:
     """The tensors of one net under their names without `model.`."""
     found: dict[str, Tensor] = {}
-    for shard in [path] if path.is_file() else _shards(folder):
+    for shard in [path] if path.is_file() else shards(folder):
         try:
             with safe_open(str(shard), framework="pt") as opened:
                 file: Any = opened  # its methods carry no types
@@ -235,17 +235,3 @@ def _one_embedding(found: dict[str, Tensor]) -> dict[str, Tensor]:
     if embed is not None:
         found[_HEAD] = embed
     return found
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The weight files: model.safetensors, or what its index lists."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists():
-        return [single]
-    if not index.exists():
-        raise LoadError(f"{folder} has no {single.name}")
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise LoadError(f"{index} cannot be read: {error}") from error
-    return [folder / Path(name).name for name in names]

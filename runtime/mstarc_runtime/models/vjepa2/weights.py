@@ -6,7 +6,6 @@ The AC file is the original `.pt`, a dict with the state dicts `encoder` and `pr
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.shards import shards
 from mstarc_runtime.models.vjepa2.config import folder_of
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -114,7 +114,7 @@ def _joined(layout: Layout, name: str, shape: tuple[int, ...], found: Mapping[st
 def read_hf(checkpoint: Checkpoint, half: str) -> dict[str, Tensor]:
     """Tensors `half.*` of a HF folder, without the prefix."""
     found: dict[str, Tensor] = {}
-    for path in _shards(folder_of(checkpoint)):
+    for path in shards(folder_of(checkpoint)):
         found |= _read_safetensors(path, half, ".")
     return found
 
@@ -171,20 +171,6 @@ def _ac_file(checkpoint: Checkpoint) -> Path:
         if (folder / name).exists():
             return folder / name
     raise LoadError(f"{folder} has neither {' nor '.join(_AC_FILES)}; name the weight file in the binding")
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The weight files: model.safetensors, or what its index lists."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists() or not index.exists():
-        if not single.exists():
-            raise LoadError(f"{folder} has no {single.name}")
-        return [single]
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise LoadError(f"{index} cannot be read: {error}") from error
-    return [folder / Path(name).name for name in names]
 
 
 # ------------------------------------------------------------------------------------------------------------------ layouts

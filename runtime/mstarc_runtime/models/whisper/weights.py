@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.shards import shards
 from mstarc_runtime.models.whisper import ct2
 from mstarc_runtime.models.whisper.config import CT2_FILE, folder_of
 
@@ -51,7 +51,7 @@ def _compare(half: str, expected: Mapping[str, tuple[int, ...]], found: Mapping[
 
 def _read_safetensors(folder: Path, half: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    for path in _shards(folder):
+    for path in shards(folder, CT2_FILE):
         try:
             with safe_open(str(path), framework="pt") as opened:
                 file: Any = opened  # its methods carry no types
@@ -64,20 +64,6 @@ def _read_safetensors(folder: Path, half: str) -> dict[str, Tensor]:
         except (SafetensorError, OSError) as error:
             raise LoadError(f"{path} cannot be read: {error}") from error
     return found
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The weight files: model.safetensors, or what its index lists."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists() or not index.exists():
-        if not single.exists():
-            raise LoadError(f"{folder} has neither {CT2_FILE} nor {single.name}")
-        return [single]
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise LoadError(f"{index} cannot be read: {error}") from error
-    return [folder / Path(name).name for name in names]
 
 
 def _check_head(file: Any, name: str, half: str, path: Path) -> None:
