@@ -19,6 +19,11 @@ Where arguments have the requests on dim 0, so has everything that these give an
 
 A method must not change its arguments: they may be carried, emitted or sent.
 
+*Captured on a GPU.* A stateless op whose spec fixes every dim runs as a CUDA graph. Where dims are free, a component may name the shapes
+that come again and again in `usual_shapes(self, op: str) -> list[tuple[tuple[int, ...], ...]]`: for each usual call the shapes of one
+request's arguments. They are captured before the first request; calls of other shapes run kernel by kernel. So does an op that waits
+for the device (`item()`, `nonzero`, a tensor made from host values), which is found when it is tried; with an empty list it is not tried.
+
 *Transformer node.* The method's first argument is a `Run`: the packed batch. An argument of type `i64` arrives as [B]; one whose
 first dim is free (`i64[T]`, `f32[A, d]`) arrives packed, concatenated over the batch, [ΣT, ...]. Outputs are batched on dim 0:
 `f32[vocab]` is returned as [B, vocab].

@@ -6,7 +6,7 @@ A failure inside a batched call is retried request by request, so that it hits o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,6 +77,7 @@ class OpTable:
         self._load(nodes, classes, device, report)
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
+        self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
         sampling = sorted(name for name, bound in self._ops.items() if bound.link.samples)
         if numpy_only and sampling:
             raise LoadError(
@@ -91,8 +92,11 @@ class OpTable:
                 import torch
 
                 from mstarc_runtime.worker.device_runner import GraphRunner
+                from mstarc_runtime.worker.stateless import shape_graphs
 
-                self._transformers.capture(self._ops.values(), GraphRunner(torch.device(device)), report)
+                runner = GraphRunner(torch.device(device))
+                self._transformers.capture(self._ops.values(), runner, report)
+                self._captured = shape_graphs(self._ops.values(), torch.device(device), runner, report)
             self._draws = Draws(linked, self.arrays)
 
     def _load(self, nodes: Sequence[NodeLink], classes: dict[str, Any], device: str, progress: Progress) -> None:
@@ -223,7 +227,8 @@ class OpTable:
                 bound.check.columns(results)
                 outcomes = _per_row(bound.link, results, len(rows))
             else:
-                outcomes = [bound.method(*handed.row(i), *row) for i, row in enumerate(rows)]
+                method = self._captured.get(bound.name, bound.method)
+                outcomes = [method(*handed.row(i), *row) for i, row in enumerate(rows)]
                 for outcome in outcomes:
                     bound.check.outcome(outcome)
         if only is None or bound.link.results <= 1:

@@ -19,6 +19,8 @@ from mstarc_runtime.models.pi05.config import VisionConfig
 from mstarc_runtime.models.pi05.nets import VisionNet
 from mstarc_runtime.models.pi05.weights import vision_net
 
+USUAL_CAMERAS = 3  # of the robots that the model was trained for
+
 
 class Vision:
     """The SigLIP tower and the connector to the language model."""
@@ -38,6 +40,11 @@ class Vision:
         facts = sizes.read_vision(checkpoint, config)
         dtype, seed = str(config.get("dtype", "float32")), int(config.get("seed", 0))
         return cls(vision_net(facts, checkpoint, dtype, device, seed), facts)
+
+    def usual_shapes(self, op: str) -> list[tuple[tuple[int, ...], ...]]:
+        """One to three cameras."""
+        size = self.config.image_size
+        return [((cameras, 3, size, size),) for cameras in range(1, USUAL_CAMERAS + 1)]
 
     def encode(self, images: Tensor) -> Tensor:
         """Rows camera by camera. They are not scaled; see `Policy`. Raises BadRequest on another shape."""

@@ -116,6 +116,11 @@ class FrameEncoder:
         net = weights.load(EncoderNet, facts, weights.AC_ENCODER, checkpoint, _dtype(config), device)
         return cls(net, facts)
 
+    def usual_shapes(self, op: str) -> list[tuple[tuple[int, ...], ...]]:
+        """Rollouts encode one frame."""
+        frame = (1, self.config.channels, self.config.size, self.config.size)
+        return [(frame,)] if op == "frames" else []
+
     def frames(self, video: Tensor) -> Tensor:
         """`frames(video: f32[T, 3, H, W]) -> z: f32[T, n, d]`: each frame alone, repeated to fill a tubelet of its own."""
         return plain_norm(self.raw_frames(video))
