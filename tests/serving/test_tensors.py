@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from mstarc_runtime.errors import BadRequest
-from mstarc_runtime.serving.tensors import JSON, Form, pack, parse_msgpack, plain, read_array
+from mstarc_runtime.serving.tensors import JSON, Form, pack, parse_msgpack, pieces, plain, read_array
 from tests.serving.robot import packed
 
 DTYPES = ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -30,6 +30,22 @@ def test_arrays_travel(array: Any) -> None:
     ):
         assert found.dtype == array.dtype and found.shape == array.shape
         assert found.tobytes() == np.ascontiguousarray(array).tobytes()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from([0, 3, 2**16 - 1, 2**16, 2**21 + 5]), max_size=4),
+    st.dictionaries(st.text(max_size=3), st.integers(0, 9)),
+)
+def test_pieces_are_the_packed_value(sizes: list[int], others: dict[str, int]) -> None:
+    """The same value as `pack` writes, whatever is cut out of it; large arrays are their own memory."""
+    each = [np.random.default_rng(size).integers(0, 256, size, np.uint8) for size in sizes]
+    value = plain({"a": [*each, others], "b": None, **others}, Form(binary=True))
+    found = pieces(value)
+    assert msgspec.msgpack.decode(b"".join(found)) == msgspec.msgpack.decode(pack(value))
+    apart = [np.frombuffer(piece, np.uint8) for piece in found if isinstance(piece, memoryview)]
+    assert sum(map(len, apart)) == sum(size for size in sizes if size >= 2**16)
+    assert all(any(np.shares_memory(piece, array) for array in each) for piece in apart)
 
 
 def test_lists_hold_null_for_what_json_lacks() -> None:

@@ -85,6 +85,22 @@ def test_rewind() -> None:
     assert slot is not None and take(reader, slot) == bytes(data(1, 16000))
 
 
+def test_an_empty_ring_begins_anew() -> None:
+    """Whatever passes, memory beyond what is on its way at once is not touched; what is on its way is never outdated."""
+    writer, reader = pair()
+    for turn in range(200):
+        writer.mark()
+        one, two = writer.write(data(turn, 900)), writer.write(data(turn + 1, 900))
+        assert one is not None and two is not None and two.start + two.size <= 3 * 900
+        assert take(reader, one) == bytes(data(turn, 900))
+        writer.mark()
+        three = writer.write(data(turn + 2, 900))
+        assert three is not None and take(reader, two) == bytes(data(turn + 1, 900))
+        assert take(reader, three) == bytes(data(turn + 2, 900))
+    writer.close()
+    reader.close()
+
+
 def test_a_reset_outdates_slots_and_late_releases() -> None:
     writer, reader = pair()
     old = writer.write(data(0, 12000))

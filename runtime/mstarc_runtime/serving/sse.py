@@ -1,11 +1,11 @@
-"""Server-sent events: a response that sends `data:` lines as they come, and never waits for ever for a client that does not read."""
+"""Server-sent events and other long answers: sent as they come, never waiting for ever for a client that does not read."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -38,6 +38,29 @@ class JsonResponse(Response):
         return encode(content)
 
 
+class PiecedResponse(Response):
+    """A body of known length in parts. Each leaves when the one before is nearly sent, so none is copied into one long body."""
+
+    def __init__(self, pieces: Sequence[bytes | memoryview], media_type: str, write_s: float = WRITE_S) -> None:
+        self.media_type = media_type
+        self._pieces = pieces
+        self._write_s = write_s
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"content-length": str(sum(len(piece) for piece in pieces))})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            for piece in self._pieces:
+                async with asyncio.timeout(self._write_s):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except (OSError, TimeoutError) as error:
+            log.info("a client stopped reading: %s", error or "write timeout")
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class Broken(Exception):
     """The body of an answer ends before its end, and the client must notice."""
 
@@ -49,7 +72,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes, None],
+        events: AsyncGenerator[bytes | memoryview, None],
         close: Callable[[], Awaitable[None]],
         write_s: float = WRITE_S,
         media_type: str | None = None,
@@ -85,7 +108,7 @@ class ByteStream(EventStream):
     """Bytes of one media type as they come."""
 
     def __init__(
-        self, pieces: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], media_type: str
+        self, pieces: AsyncGenerator[bytes | memoryview, None], close: Callable[[], Awaitable[None]], media_type: str
     ) -> None:
         self.media_type = media_type
         super().__init__(pieces, close)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -31,6 +32,10 @@ MAX_DIMS = 32
 _KINDS = "biuf"  # of dtypes that may come: bool, whole numbers, floating-point numbers
 _ARRAY, _NUMBER = "__ndarray__", "__npgeneric__"
 _DEEPEST = 64
+_APART = 2**16  # bytes of an array beyond which a copy costs more than a piece of its own
+_PIECE = 2**21  # bytes that are handed to a socket at once
+_MAP32, _LIST32, _BYTES32 = b"\xdf", b"\xdd", b"\xc6"  # of msgpack, before a length of four bytes
+Piece: TypeAlias = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +192,31 @@ def _lists(array: NDArray[Any]) -> Any:
 def pack(value: Any) -> bytes:
     """msgpack of a value that `plain` gave."""
     return msgspec.msgpack.encode(value)
+
+
+def pieces(value: Any) -> list[Piece]:
+    """As `pack`, in parts that follow one another: large arrays stand there with their own memory, which is not copied."""
+    found: list[Piece] = []
+    small = bytearray()
+    _write(value, small, found)
+    return [*found, bytes(small)] if small else found
+
+
+def _write(value: Any, small: bytearray, found: list[Piece]) -> None:
+    """Append msgpack of a value to `small`, and move that to `found` before each piece that stays as it is."""
+    if isinstance(value, dict):
+        small += _MAP32 + struct.pack(">I", len(value))
+        for key, item in value.items():
+            small += pack(key)
+            _write(item, small, found)
+    elif isinstance(value, list):
+        small += _LIST32 + struct.pack(">I", len(value))
+        for item in value:
+            _write(item, small, found)
+    elif isinstance(value, memoryview) and value.nbytes >= _APART:
+        small += _BYTES32 + struct.pack(">I", value.nbytes)
+        found.append(bytes(small))
+        small.clear()
+        found += [value[at : at + _PIECE] for at in range(0, value.nbytes, _PIECE)]
+    else:
+        small += pack(value)

@@ -23,8 +23,18 @@ from mstarc_runtime.serving.client import Client
 from mstarc_runtime.serving.faults import log_unexpected, shown_to
 from mstarc_runtime.serving.schema import WalkRequest, validate
 from mstarc_runtime.serving.service import Service
-from mstarc_runtime.serving.sse import DONE, EventStream, JsonResponse, data
-from mstarc_runtime.serving.tensors import JSON, MSGPACK, Form, is_array_object, pack, plain, read_array, read_medium
+from mstarc_runtime.serving.sse import DONE, EventStream, JsonResponse, PiecedResponse, data
+from mstarc_runtime.serving.tensors import (
+    JSON,
+    MSGPACK,
+    Form,
+    Piece,
+    is_array_object,
+    pieces,
+    plain,
+    read_array,
+    read_medium,
+)
 from mstarc_runtime.serving.text import TextReader
 
 T = TypeVar("T")
@@ -68,24 +78,25 @@ class _Answer:
     async def whole(self, name: str, events: AsyncIterator[Event]) -> Response:
         """All events in one document."""
         found = [event async for event in events]
-        size = sum(getattr(event.value, "nbytes", 0) for event in found)
 
         def written() -> Response:
             shown = [self._shown(event) for event in found]
             document = {"request": name, "events": shown, **self._end()}
-            return Response(pack(document), media_type=MSGPACK) if self._form.binary else JsonResponse(document)
+            return PiecedResponse(pieces(document), MSGPACK) if self._form.binary else JsonResponse(document)
 
-        return await _off_loop(written, size)
+        return await _off_loop(written, sum(map(self._cost, found)))
 
-    async def stream(self, first: Event | None, rest: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
+    async def stream(self, first: Event | None, rest: AsyncIterator[Event]) -> AsyncGenerator[Piece, None]:
         """One event after another; an error is the last one, without [DONE]."""
-        write = pack if self._form.binary else data
+        write = pieces if self._form.binary else _lines
         try:
             event = first
             while event is not None:
-                yield await _off_loop(partial(self._written, write, event), getattr(event.value, "nbytes", 0))
+                for piece in await _off_loop(partial(self._written, write, event), self._cost(event)):
+                    yield piece
                 event = await anext(rest, None)
-            yield write(self._end())
+            for piece in write(self._end()):
+                yield piece
             if not self._form.binary:
                 yield DONE
             self.outcome = "ok"
@@ -95,10 +106,16 @@ class _Answer:
             log_unexpected(error)
             found = shown_to(False, error)
             self.outcome = found.outcome
-            yield write(dict(found.body))
+            for piece in write(dict(found.body)):
+                yield piece
 
-    def _written(self, write: Callable[[Any], bytes], event: Event) -> bytes:
+    def _written(self, write: Callable[[Any], list[Piece]], event: Event) -> list[Piece]:
         return write(self._shown(event))
+
+    def _cost(self, event: Event) -> int:
+        """Bytes of an event that are rewritten; arrays in msgpack leave as they are, but for audio."""
+        as_it_is = self._form.binary and event.modality != "audio"
+        return 0 if as_it_is else int(getattr(event.value, "nbytes", 0))
 
     def _shown(self, event: Event) -> dict[str, Any]:
         found = shown(event, self._form)
@@ -115,6 +132,10 @@ class _Answer:
         return {"outcome": outcome, "text": "".join(self._text) + self._reader.finish()}
 
 
+def _lines(value: Any) -> list[Piece]:
+    return [data(value)]
+
+
 async def _off_loop(work: Callable[[], T], size: int) -> T:
     """The result of `work`; in a thread if it writes much."""
     return work() if size < _OFF_LOOP else await asyncio.to_thread(work)
@@ -125,9 +146,9 @@ def shown(event: Event, form: Form = JSON) -> dict[str, Any]:
     value: Any = pcm16(event.value) if event.modality == "audio" else event.value
     return {
         "modality": event.modality,
-        "value": plain(value, form),
-        "attributes": plain(dict(event.attributes), form),
         "walk": event.walk,
+        "attributes": plain(dict(event.attributes), form),
+        "value": plain(value, form),
     }
 
 

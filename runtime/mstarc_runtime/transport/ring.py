@@ -137,7 +137,15 @@ class RingWriter(_Mapping):
         return slot
 
     def mark(self) -> int:
-        """Where the writer is, for `rewind`."""
+        """Where the writer is, for `rewind`; before the first write of a message.
+
+        An empty ring begins anew: the memory that caches hold is used again, and of a large ring only what was ever on its way at once
+        is touched.
+        """
+        if (
+            self._head and self.free == self.capacity
+        ):  # so the reader has given back all of this generation: nothing is on its way
+            self.reset()
         return self._head
 
     def rewind(self, mark: int) -> None:
