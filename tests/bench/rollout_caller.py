@@ -1,0 +1,110 @@
+"""One caller of V-JEPA 2-AC rollouts over HTTP, in a process of its own: `python -m tests.bench.rollout_caller PORT HORIZON LIVE TURNS`.
+
+Sends eight frames as an f32 array in msgpack and reads the latents as numpy arrays, in one document or, if LIVE is 1, frame by frame as
+they are made. After each line on standard input it makes one request, and answers with its milliseconds, from before the request is
+written until the last latent is an array, and those until the first.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+FRAMES, SIZE = 8, 256
+KINDS = {"video": (FRAMES, 3, SIZE, SIZE), "states": (1, 7), "actions": (32, 7)}
+
+
+def body(horizon: int, live: bool) -> bytes:
+    """The request: pixels are noise."""
+    draw = np.random.default_rng(0)
+    inputs = {
+        name: {"dtype": "float32", "shape": shape, "data": draw.standard_normal(shape, np.float32).tobytes()}
+        for name, shape in KINDS.items()
+    }
+    inputs["states"]["data"] = inputs["actions"]["data"] = b""
+    for name in ("states", "actions"):
+        inputs[name]["data"] = np.zeros(KINDS[name], np.float32).tobytes()
+    params = {"horizon": horizon, "live": live}
+    return msgspec.msgpack.encode({"inputs": inputs, "params": params, "stream": live})
+
+
+def pieces(answer: IO[bytes], headers: dict[bytes, bytes]) -> Iterator[bytes]:
+    """The maps of an answer: one of known length, or one after another in chunks that may end anywhere but in two maps."""
+    if b"content-length" in headers:
+        yield answer.read(int(headers[b"content-length"]))
+        return
+    held = b""
+    while size := int(answer.readline(), 16):
+        held += answer.read(size)
+        answer.readline()
+        try:
+            msgspec.msgpack.decode(held, type=msgspec.Raw)
+        except msgspec.DecodeError:
+            continue
+        yield held
+        held = b""
+    answer.readline()
+
+
+def arrays(document: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The values of the events in a document, or of the event that it is."""
+    if "error" in document:
+        raise SystemExit(f"the server refused: {document}")
+    for event in document.get("events", [document] if "value" in document else []):
+        value = event["value"]
+        yield np.frombuffer(value[b"data"], value[b"dtype"]).reshape(value[b"shape"])
+
+
+class Caller:
+    """A connection that is kept."""
+
+    def __init__(self, port: int, horizon: int, live: bool) -> None:
+        self.horizon = horizon
+        self.connection = socket.create_connection(("127.0.0.1", port))
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.answer = self.connection.makefile("rb")
+        sent = body(horizon, live)
+        self.request = b"\r\n".join(
+            [
+                b"POST /v1/walks/rollout HTTP/1.1", b"host: bench", b"content-type: application/msgpack",
+                b"content-length: %d" % len(sent), b"", sent,
+            ]
+        )  # fmt: skip
+
+    def once(self) -> tuple[float, float]:
+        """Milliseconds until the last latent, and until the first."""
+        begin = time.perf_counter()
+        self.connection.sendall(self.request)
+        status = self.answer.readline()
+        headers = {}
+        while line := self.answer.readline().strip():
+            name, _, value = line.partition(b":")
+            headers[name.lower()] = value.strip()
+        if b" 200 " not in status:
+            raise SystemExit(f"{status!r}: {self.answer.read(int(headers[b'content-length']))!r}")
+        frames, first = 0, 0.0
+        for piece in pieces(self.answer, headers):
+            for made in arrays(msgspec.msgpack.decode(piece, type=dict)):
+                first = first or time.perf_counter()
+                frames += made.size // (256 * 1408)
+        if frames != self.horizon:
+            raise SystemExit(f"{frames} frames came, not {self.horizon}")
+        return 1e3 * (time.perf_counter() - begin), 1e3 * (first - begin)
+
+
+def main() -> None:
+    port, horizon, live = (int(word) for word in sys.argv[1:4])
+    caller = Caller(port, horizon, bool(live))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(*caller.once(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
