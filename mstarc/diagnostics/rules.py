@@ -59,14 +59,17 @@ MC205 = Rule("MC205", "exit-predicate", "error", "`stop when` tests a bool that 
 MC206 = Rule("MC206", "loop-result", "error", "a name used after a loop is carried or collected by it", ("MC002",))
 MC207 = Rule("MC207", "collect-over-budget", "error", "what a loop collects fits its placement")
 MC208 = Rule(
-    "MC208", "unsafe-speculation", "error", "effects that cannot be undone follow the exit check of their iteration"
+    "MC208",
+    "unsafe-speculation",
+    "error",
+    "in a loop that is told to run ahead, effects that nothing undoes follow the check of their iteration",
 )
 
 # -------------------------------------------------------------------------------------------------- branches and phases
 
 MC301 = Rule("MC301", "join-incomplete", "error", "a name used after a branch is bound on every path to the use")
 MC302 = Rule("MC302", "double-join", "error", "two arms do not bind one name", ("MC003",))
-MC303 = Rule("MC303", "arm-mismatch", "error", "a name bound in several arms has one type")
+MC303 = Rule("MC303", "arm-mismatch", "error", "the two values of a conditional expression have one type")
 MC304 = Rule("MC304", "inexhaustive-match", "error", "`for ... case` covers each kind of part once")
 MC305 = Rule("MC305", "device-guard", "error", "control depends on host values only")
 
@@ -110,7 +113,9 @@ MC513 = Rule("MC513", "no-request", "error", "a model has at least one request")
 MC601 = Rule("MC601", "unplaced-node", "error", "every node has exactly one placement")
 MC602 = Rule("MC602", "split-loop-exit", "error", "ranks that share a loop hear of its exit")
 MC603 = Rule("MC603", "chatty-cut", "warning", "bytes across a cut inside a loop stay under the link's budget")
-MC604 = Rule("MC604", "overlapping-groups", "error", "rank sets of two placements are equal or disjoint")
+MC604 = Rule(
+    "MC604", "overlapping-groups", "error", "groups of ranks are equal or disjoint, and divide what they share"
+)
 MC605 = Rule("MC605", "split-walk", "error", "all ops of a walk are on one rank")
 
 # ---------------------------------------------------------------------------------------------------- regions and cost
@@ -136,15 +141,12 @@ MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding fil
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
-_LINK = frozenset({"MC207", "MC503", "MC504"})
+_LINK = frozenset({"MC207", "MC208", "MC503", "MC504"})
 _RESERVED = frozenset(
     {
-        "MC208",
-        "MC303",
         "MC410",
         "MC602",
         "MC603",
-        "MC604",
         "MC701",
         "MC702",
         "MC801",

@@ -4,6 +4,9 @@ Takes a program; gives one `Speculation` per loop. An iteration past the stop mu
 off by length, what it draws by the sampler's history and the site's count of draws; what leaves the loop (emissions, sends, collected
 values) is held until the stops above it, in its own and in every earlier iteration, are known. What nothing can undo forbids it:
 externs, items taken from a stream, forks, node state, and an op that says `async off`.
+
+Such an effect is *early* if it stands above the first `stop when` on a device value: then the iteration after the last one would have
+had it before the end is known. Below it waits for a check of its own iteration, though a worker runs ahead by whole iterations only.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from mstarc.ir.core import (
     Invoke,
     Loop,
     Next,
+    Op,
     Program,
     Stop,
     Value,
@@ -30,29 +34,44 @@ from mstarc.ir.types import ValueId
 from mstarc.ir.visit import blocks_of, every_op, vars_of
 from mstarc.passes.effects import Names, effects_of
 from mstarc.passes.form_regions import values_of
+from mstarc.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An effect that nothing undoes, and where it stands. early: above every `stop when` of its loop on a device value."""
+
+    text: str
+    span: Span
+    early: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """What running ahead means for one loop. Names are sorted.
 
-    device_stops: its `stop when` on a device value; without one the end is known before the loop starts. reasons: why iterations may
-    not run ahead. contexts are cut back to a length, samplers to a length of their history, sites to a count of draws. held: emitted
-    modalities, streams and collected names that wait for the stops.
+    device_stops: its `stop when` on a device value; without one the end is known before the loop starts. bars: why iterations may not
+    run ahead, in program order. contexts are cut back to a length, samplers to a length of their history, sites to a count of draws.
+    held: emitted modalities, streams and collected names that wait for the stops.
     """
 
     walk: str
     loop: str
     device_stops: int
-    reasons: tuple[str, ...] = ()
+    bars: tuple[Bar, ...] = ()
     contexts: tuple[str, ...] = ()
     samplers: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why iterations may not run ahead, each once."""
+        return tuple(dict.fromkeys(bar.text for bar in self.bars))
+
+    @property
     def legal(self) -> bool:
-        return not self.reasons
+        return not self.bars
 
     @property
     def rollback(self) -> tuple[str, ...]:
@@ -73,7 +92,7 @@ def speculation_of(walk: Walk, loop: Loop, names: Names) -> Speculation:
         walk=walk.name,
         loop=loop.label,
         device_stops=sum(on_device(op, values) for op in stops_of(loop.body)),
-        reasons=tuple(dict.fromkeys(_reasons(loop, names, values))),
+        bars=tuple(_bars(loop, names, values)),
         contexts=changed["context"],
         samplers=changed["sampler"],
         sites=changed["site"],
@@ -96,23 +115,31 @@ def on_device(stop: Stop, values: dict[ValueId, Value]) -> bool:
     return any(values[ident].phase == "device" for ident in vars_of(stop.cond))
 
 
-def _reasons(loop: Loop, names: Names, values: dict[ValueId, Value]) -> Iterator[str]:
+def _bars(loop: Loop, names: Names, values: dict[ValueId, Value]) -> Iterator[Bar]:
+    checks = {id(stop) for stop in stops_of(loop.body) if on_device(stop, values)}
+    early = True
     for op in every_op(loop.body):
-        match op:
-            case Extern(name=name):
-                yield f"extern `{name}` runs on the host, and nothing undoes it"
-            case Next(streams=streams) | ForChunks(streams=streams):
-                yield f"it takes from {_listed(streams)}, and an item that is taken is gone"
-            case Fork(target=target):
-                yield f"`fork {target}` replaces a context, which no length brings back"
-            case Drop(contexts=contexts):
-                yield f"`drop` empties {_listed(contexts)}, which no length brings back"
-            case Invoke():
-                yield from _of_call(op, names)
-            case Loop() if any(on_device(stop, values) for stop in stops_of(op.body)):
-                yield f"loop `{op.label}` inside it ends on a device value"
-            case _:
-                pass
+        early = early and id(op) not in checks
+        for text in _reasons(op, names, values):
+            yield Bar(text, op.span, early)
+
+
+def _reasons(op: Op, names: Names, values: dict[ValueId, Value]) -> Iterator[str]:
+    match op:
+        case Extern(name=name):
+            yield f"extern `{name}` runs on the host, and nothing undoes it"
+        case Next(streams=streams) | ForChunks(streams=streams):
+            yield f"it takes from {_listed(streams)}, and an item that is taken is gone"
+        case Fork(target=target):
+            yield f"`fork {target}` replaces a context, which no length brings back"
+        case Drop(contexts=contexts):
+            yield f"`drop` empties {_listed(contexts)}, which no length brings back"
+        case Invoke():
+            yield from _of_call(op, names)
+        case Loop() if any(on_device(stop, values) for stop in stops_of(op.body)):
+            yield f"loop `{op.label}` inside it ends on a device value"
+        case _:
+            pass
 
 
 def _of_call(op: Invoke, names: Names) -> Iterator[str]:

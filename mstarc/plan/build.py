@@ -18,6 +18,7 @@ from mstarc.passes.speculate import speculation_of
 from mstarc.passes.transitions import Chain, chains_of, walks_before
 from mstarc.plan.model import (
     FORMAT,
+    BarPlan,
     BindingPlan,
     CachePlan,
     ConfigPlan,
@@ -168,14 +169,14 @@ def _walk(
         contexts=_named(touched, "context"),
         samplers=_named(touched, "sampler"),
         externs=sorted({op.name for op in every_op(walk.body) if isinstance(op, Extern)}),
-        loops=[_loop(walk, loop, regions, names) for loop in loops],
+        loops=[_loop(walk, loop, regions, names, source) for loop in loops],
         body=print_walk(walk).splitlines(),
         before=sorted(before[walk.name]),
         usual=usual.get(walk.name, {}),
     )
 
 
-def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names) -> LoopPlan:
+def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names, source: SourceFile) -> LoopPlan:
     ahead = speculation_of(walk, loop, names)
     whole = whole_loop_of(walk, loop, names) if loop.kind == "times" else None
     region = regions.get(loop.label)
@@ -186,8 +187,14 @@ def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names) -
         region=region.method if region else "",
         carry=[print_type(kind) for kind in region.carried] if region else [],
         fixed=[print_type(kind) for kind in region.given] if region else [],
+        checks=ahead.device_stops,
         ahead=ahead.legal,
         rollback=list(ahead.rollback),
+        bars=[
+            BarPlan(text=bar.text, line=source.line_of(bar.span.start), early=bar.early)
+            for bar in ahead.bars
+            if ahead.device_stops
+        ],
         whole=whole is not None and whole.legal,
         conditions=list(whole.conditions) if whole else [],
         variants=list(whole.variants) if whole else [],

@@ -6,6 +6,7 @@ placed, or needs something that is not built, is a finding with a code; nothing 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from mstarc.diagnostics.core import Collector, Rule
 from mstarc.ir.core import Invoke
 from mstarc.ir.fold import FoldError
 from mstarc.ir.visit import every_op
+from mstarc.plan.ahead import report_ahead
 from mstarc.plan.budget import report_budgets
 from mstarc.plan.evaluate import ConfigScope, DefaultScope, MostScope, walks_of
+from mstarc.plan.groups import report_groups
 from mstarc.plan.layout import Layout, binds_of, layouts_of
 from mstarc.plan.limits import report_limits
 from mstarc.plan.link_loops import link_loops
@@ -73,7 +76,7 @@ class _Linker:
         self.limits = limits
         self.overrides = overrides
         self.scope = ConfigScope(plan, overrides)
-        self.spec = str(package / plan.spec.path)
+        self.spec = os.path.normpath(package / plan.spec.path)
 
     def fault(self, rule: Rule, message: str, at: Span | None = None, help_text: str | None = None) -> None:
         """A finding at a place of the placement, else at the spec."""
@@ -91,6 +94,10 @@ class _Linker:
         if self.report.failed:
             return None
         layouts = layouts_of(self.plan, self.placement)
+        report_groups(self.plan, self.placement, layouts, self.scope, self.report)
+        report_ahead(self.plan, self.placement, Path(self.spec), self.report)
+        if self.report.failed:
+            return None
         report_limits(self.plan, self.placement, layouts, moves_of(layouts), self.spec, self.limits)
         streams = self._streams({name: layout.home for name, layout in layouts.items()})
         try:
@@ -129,7 +136,7 @@ class _Linker:
             samplers=[link_sampler(s, scope) for s in plan.samplers],
             streams=streams,
             walks=[_walk(walk, layouts[walk.name]) for walk in plan.walks],
-            loops=link_loops(plan, layouts, DefaultScope(plan, self.overrides)),
+            loops=link_loops(plan, self.placement, layouts, DefaultScope(plan, self.overrides)),
             externs=plan.binding.externs,
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())
@@ -195,6 +202,11 @@ class _Linker:
             if self.placement.partial and node not in self.placement.place:
                 message = f"node `{node}` is on no rank: [place] does not name it, and there is no `default`"
                 self.fault(rules.MC601, message, self.placement.where("place", ""), f"say `{node} = 0` under [place]")
+
+        loops = [f"{walk.name}.{loop.label}" for walk in self.plan.walks for loop in walk.loops]
+        for name in self.placement.ahead:
+            if name not in loops:
+                self._unknown("loop", name, loops, self.placement.where(name, "ahead"))
 
     def _check_table(self, table: Iterable[str], names: list[str], ops: list[str], title: str) -> None:
         for name in table:

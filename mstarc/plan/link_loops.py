@@ -9,16 +9,24 @@ from mstarc.ir.types import Tensor
 from mstarc.plan.evaluate import ConfigScope, DefaultScope, parse_expr, parse_type
 from mstarc.plan.layout import Layout
 from mstarc.plan.model import FusionPlan, LoopPlan, Plan, WalkPlan
+from mstarc.plan.placement import Placement
 from mstarc_runtime.abi.linked import LoopLink, ShapeLink
 
 
-def link_loops(plan: Plan, layouts: Mapping[str, Layout], scope: DefaultScope) -> list[LoopLink]:
+def link_loops(plan: Plan, placement: Placement, layouts: Mapping[str, Layout], scope: DefaultScope) -> list[LoopLink]:
     """Every loop of every walk, in the plan's order. A launch is of one rank, so loops of a split walk go step by step.
 
     Raises FoldError.
     """
     return [
-        _loop(walk, loop, fused_with(plan, walk, loop, layouts), layouts[walk.name].split, scope)
+        _loop(
+            walk,
+            loop,
+            fused_with(plan, walk, loop, layouts),
+            layouts[walk.name].split,
+            placement.ahead.get(f"{walk.name}.{loop.label}") if loop.ahead else 0,
+            scope,
+        )
         for walk in plan.walks
         for loop in walk.loops
     ]
@@ -41,8 +49,12 @@ def fused_with(plan: Plan, walk: WalkPlan, loop: LoopPlan, layouts: Mapping[str,
     return [fusion for fusion in found if fusion.unroll == found[0].unroll]
 
 
-def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, scope: DefaultScope) -> LoopLink:
+def _loop(
+    walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, ahead: int | None, scope: DefaultScope
+) -> LoopLink:
     whole = loop.whole and not split
+    if fused and ahead is not None and ahead < fused[0].unroll - 1:
+        fused = []  # a launch of so many steps begins the last of them before any is checked
     return LoopLink(
         walk=walk.name,
         label=loop.label,
@@ -53,7 +65,7 @@ def _loop(walk: WalkPlan, loop: LoopPlan, fused: list[FusionPlan], split: bool, 
         unroll=_steps(loop, scope) if whole else fused[0].unroll if fused else 1,
         whole=whole,
         fused=[fusion.stream for fusion in fused],
-        ahead=loop.ahead,
+        ahead=ahead,
         rollback=loop.rollback,
     )
 

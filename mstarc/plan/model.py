@@ -123,10 +123,19 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[str]
 
 
+class BarPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An effect of a loop's body that nothing undoes, and its line in the spec. early: above the loop's first check of its end."""
+
+    text: str
+    line: int
+    early: bool = False
+
+
 class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
     """region: the method that runs it for many requests, or "" if the walk's coroutine does; carry, fixed: the types of its arguments.
 
-    ahead: iterations may run before it is known that it has ended, and `rollback` says what is cut back then (contexts, samplers).
+    checks: its `stop when` on device values; without one its end is known before it starts. ahead: iterations may run before it is
+    known that it has ended, and `rollback` says what is cut back then (contexts, samplers); else `bars` say what forbids it.
     whole: a static loop that can be one launch, in `phases` by `conditions` over `iter`. apart: why it may not run ahead, or is not
     one launch.
     """
@@ -137,8 +146,10 @@ class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     carry: list[str] = []
     fixed: list[str] = []
+    checks: int = 0
     ahead: bool = False
     rollback: list[str] = []
+    bars: list[BarPlan] = []
     whole: bool = False
     conditions: list[str] = []
     variants: list[str] = []

@@ -12,6 +12,8 @@ voice = 1
 llm = [1, 2]            # one node on several ranks at once: tensor parallelism
 [walks.draw]            # what is different in walk `draw`: nodes, ops, and single calls by the name that they bind
 a = 1
+[ahead]                 # iterations that a loop may begin before it is known that it has ended; left out: the worker chooses
+"speak.frames" = 0      # 0: each waits for the check before it
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from mstarc.plan.rules import MC606, MC607, MC608, MC609
 from mstarc.source import SourceFile, Span
 
 _RANK_KEYS = ("device", "host", "threads", "chip")
-_KEYS = ("default", "ranks", "place", "walks")
+_KEYS = ("default", "ranks", "place", "walks", "ahead")
 Ranks: TypeAlias = tuple[int, ...]
+MOST_AHEAD = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class Placement:
     """ranks by number, 0.. without a gap; `place`: node or `node.op` -> its ranks; every other node is on `default`.
 
     `walks`: the same for single walks, where a call may also be named by a value that it binds. Several ranks of one op are a tensor
-    parallel group. `partial`: several ranks and no `default`, so `place` has to name every node.
+    parallel group. `partial`: several ranks and no `default`, so `place` has to name every node. `ahead`: `walk.loop` -> how many of its
+    iterations may begin before it is known that it has ended.
     """
 
     name: str = ""
@@ -61,6 +65,7 @@ class Placement:
     source: SourceFile = field(default_factory=lambda: SourceFile("", ""))
     partial: bool = False
     walks: Mapping[str, Mapping[str, Ranks]] = field(default_factory=dict)
+    ahead: Mapping[str, int] = field(default_factory=dict)
 
     def rank_of(self, node: str) -> int:
         """The rank of a node where nothing more exact is said; the first of a tensor parallel group."""
@@ -68,14 +73,20 @@ class Placement:
 
     def ranks_of(self, node: str, op: str, walk: str, binds: Iterable[str]) -> Ranks:
         """The ranks of one call: by the value that it binds, then by op and node, in its walk before anywhere."""
-        for table, names in (
-            (self.walks.get(walk, {}), (*binds, f"{node}.{op}", node)),
-            (self.place, (f"{node}.{op}", node)),
-        ):
-            for name in names:
-                if name in table:
-                    return table[name]
-        return (self.default,)
+        table, name = self._key_of(node, op, walk, binds)
+        return (self.walks[walk] if table else self.place)[name] if name else (self.default,)
+
+    def line_of(self, node: str, op: str, walk: str, binds: Iterable[str]) -> Span:
+        """The line that says where one call runs, or that of `default`."""
+        table, name = self._key_of(node, op, walk, binds)
+        return self.where(name, table or "place") if name else self.where("default", "")
+
+    def _key_of(self, node: str, op: str, walk: str, binds: Iterable[str]) -> tuple[str, str]:
+        """(`walks.WALK`, or "" for `place`; the name there) of what places a call; the name is "" if nothing but `default` does."""
+        for name in (*binds, f"{node}.{op}", node):
+            if name in self.walks.get(walk, {}):
+                return f"walks.{walk}", name
+        return "", next((name for name in (f"{node}.{op}", node) if name in self.place), "")
 
     def where(self, key: str, table: str = "place") -> Span:
         """Where the file says it."""
@@ -130,6 +141,7 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
         for given in (_table(content, "walks", source, report),)
         for walk in given
     }
+    ahead = _ahead(_table(content, "ahead", source, report), source, report)
     default = content.get("default", 0)
     if not _is_rank(default, len(ranks)):
         node = _find(source, "", "default")
@@ -139,7 +151,7 @@ def parse_placement(source: SourceFile, report: Collector) -> Placement | None:
     if report.failed and not before:
         return None
     partial = "default" not in content and len(ranks) > 1
-    return Placement(Path(source.path).stem, ranks, place, default, source, partial, walks)
+    return Placement(Path(source.path).stem, ranks, place, default, source, partial, walks, ahead)
 
 
 def _first(error: Exception) -> str:
@@ -149,10 +161,11 @@ def _first(error: Exception) -> str:
 def _at_line(source: SourceFile, error: Exception) -> Span:
     match = re.search(r"line (\d+)", str(error))
     line = int(match[1]) if match else 1
-    return _line_span(source, min(line, source.text.count("\n") + 1))
+    return line_span(source, min(line, source.text.count("\n") + 1))
 
 
-def _line_span(source: SourceFile, line: int) -> Span:
+def line_span(source: SourceFile, line: int) -> Span:
+    """A whole line, from 1."""
     text = source.line_text(line)
     start = len("\n".join(source.text.split("\n")[: line - 1]).encode()) + (line > 1)
     return Span(source.path, start, start + max(1, len(text.encode())))
@@ -264,6 +277,22 @@ def _place(title: str, table: Mapping[str, Any], ranks: int, source: SourceFile,
         message = f"`{name}` is placed on {_shown(value)}, which is {what}"
         help_text = f"the file describes ranks 0 to {ranks - 1}" if ranks > 1 else "the file describes rank 0 only"
         report.report(MC606, message, at, subject=name, help=help_text)
+    return found
+
+
+def _ahead(table: Mapping[str, Any], source: SourceFile, report: Collector) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in table.items():
+        at = _find(source, "ahead", name)
+        if isinstance(value, dict):
+            report.report(
+                MC608, f"`{name}` is a table, not a number", at, help=f'a loop is named in quotes: "{name}.LOOP"'
+            )
+        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_AHEAD:
+            message = f"`{name}` may be {_shown(value)} iterations ahead, which is no number from 0 to {MOST_AHEAD}"
+            report.report(MC608, message, at, subject=name)
+        else:
+            found[name] = value
     return found
 
 

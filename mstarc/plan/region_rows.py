@@ -96,9 +96,12 @@ def _fused(fused: list[FusionPlan]) -> str:
 
 
 def _ahead(loop: LoopPlan, link: LoopLink) -> str:
-    if not link.ahead or loop.kind == "times":
-        return "no" if not link.ahead else ""
-    return f"yes: {', '.join(link.rollback)} cut back" if link.rollback else "yes"
+    if link.ahead == 0:
+        return "no"
+    if not loop.checks:
+        return ""
+    may = "yes" if link.ahead is None else f"at most {link.ahead}"
+    return f"{may}: {', '.join(link.rollback)} cut back" if link.rollback else may
 
 
 def _note(loop: LoopPlan, link: LoopLink, fusions: list[FusionPlan], walks: Mapping[str, WalkLink]) -> str:

@@ -28,7 +28,7 @@ def test_the_codec_runs_in_the_launch_of_the_language_model(orpheus: Plan) -> No
     [loop] = linked(orpheus).loops
     assert (loop.walk, loop.label, loop.region) == ("speak", "frames", "speak_frames")
     assert (loop.unroll, loop.fused) == (7, ["codes"])
-    assert (loop.ahead, loop.rollback) == (True, ["main", "speech"])
+    assert (loop.ahead, loop.rollback) == (None, ["main", "speech"])
 
 
 def test_apart_they_are_two_launches_and_a_stream(orpheus: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from mstarc_runtime.abi.linked import LoopLink, ShapeLink
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.program import Part
-from mstarc_runtime.worker.device_regions import DeviceOptions
+from mstarc_runtime.worker.device_regions import DeviceOptions, limited
 from mstarc_runtime.worker.device_runner import DirectRunner
 from mstarc_runtime.worker.ops import OpTable
 from mstarc_runtime.worker.rank import Rank
@@ -167,6 +168,27 @@ async def test_loops_are_captured_before_the_first_request() -> None:
     assert captured.unroll == 7 and captured.empty()
     found = rank.scheduler.device_loop(("speak_frames", (((), "torch.int64"),)), "speak", (), ())
     assert found is captured
+
+
+def test_no_more_iterations_begin_than_may_run_ahead() -> None:
+    for unroll, ahead, most in itertools.product(range(1, 15), range(4), range(40)):
+        k, runs = limited(unroll, ahead, most)
+        assert 1 <= k <= unroll and 0 <= runs <= ahead
+        assert (runs + 1) * k - 1 <= most, "the first of them stops, the others have begun"
+        assert k == unroll or k == most + 1, "no smaller than it has to be"
+        assert runs == ahead or (runs + 2) * k - 1 > most
+
+
+@pytest.mark.parametrize(
+    ("most", "unroll", "ahead"), [(0, 1, 0), (2, 3, 0), (6, 7, 0), (12, 7, 0), (13, 7, 1), (None, 7, 1)]
+)
+async def test_a_placement_says_how_far_a_loop_runs_ahead(most: int | None, unroll: int, ahead: int) -> None:
+    rng = random.Random(most)
+    shape = [ShapeLink(dtype="i64")]
+    loop = LoopLink(walk="speak", label="frames", kind="max", region="speak_frames", carry=shape, unroll=7, ahead=most)
+    linked = msgspec.structs.replace(tiny.speech(), loops=[loop])
+    found = await both(linked, "speech", [spoken(rng) for _ in range(6)], options(0))
+    assert {(loop.unroll, loop.ahead) for loop in found.loops} == {(unroll, ahead)}
 
 
 async def test_what_has_no_fixed_shape_runs_on_the_host() -> None:

@@ -172,6 +172,7 @@ class Expressions:
                 f"the arms are {type_text(a.type)} and {type_text(b.type)}",
                 tree.span,
                 "both arms have one type",
+                help="give both arms one type, or guard two statements with `when`",
             )
         if a.optional or b.optional:
             kind = as_optional(kind)

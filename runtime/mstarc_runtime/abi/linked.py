@@ -130,8 +130,9 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     `unroll` is then its number of steps for the defaults of the params.
 
     region: the generated method, "" = the walk's coroutine runs the loop; carry, fixed: its arguments. fused: streams whose consumer
-    is on the same rank and fires once a launch, so that items need not leave the device. ahead: a launch may begin before it is known
-    that the loop has ended; what an iteration past the end did to the contexts and samplers of `rollback` is then cut off again.
+    is on the same rank and fires once a launch, so that items need not leave the device. ahead: how many iterations may begin before it
+    is known that the loop has ended, None = as many as the worker likes; what one past the end did to the contexts and samplers of
+    `rollback` is then cut off again.
     """
 
     walk: str
@@ -143,7 +144,7 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     unroll: int = 1
     whole: bool = False
     fused: list[str] = []
-    ahead: bool = False
+    ahead: int | None = None
     rollback: list[str] = []
 
 

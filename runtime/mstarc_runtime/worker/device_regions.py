@@ -54,6 +54,13 @@ class Run:
     kept: dict[int, Tensor]  # values that stay on the device, by record
 
 
+def limited(unroll: int, ahead: int, most: int) -> tuple[int, int]:
+    """(iterations of a run, runs launched ahead of the one whose results are awaited), no more than these, of which at most `most`
+    iterations begin before it is known that the first of them was the last: (ahead + 1) * unroll - 1 <= most."""
+    unroll = min(unroll, most + 1)
+    return unroll, min(ahead, (most + 1) // unroll - 1)
+
+
 class DeviceLoop:
     """All requests inside one region loop of one walk, on the device. A group of the scheduler, as `RegionLoop`."""
 
@@ -73,8 +80,11 @@ class DeviceLoop:
         Raises NotOnDevice, or what the body raises when it is tried without a request.
         """
         self.rank, self.name, self.options = rank, name, options
-        linked = next((link.unroll for link in rank.linked.loops if link.region == name), 1)
-        self.unroll = options.unroll or (linked if linked > 1 else UNROLL)
+        link = next((link for link in rank.linked.loops if link.region == name), None)
+        linked = link.unroll if link is not None else 1
+        self.unroll, self.ahead = options.unroll or (linked if linked > 1 else UNROLL), options.ahead
+        if link is not None and link.ahead is not None:
+            self.unroll, self.ahead = limited(self.unroll, self.ahead, link.ahead)
         self.sends = rank.program.SENDS.get(name, {})
         self.rows: dict[int, DeviceRow] = {}  # by slot
         self.waiting: deque[tuple[Row, tuple[Any, ...]]] = deque()
@@ -154,7 +164,7 @@ class DeviceLoop:
             return
         self.forget_dead()
         self._let_in()
-        if len(self.under_way) <= self.options.ahead and self.rows and self._promise():
+        if len(self.under_way) <= self.ahead and self.rows and self._promise():
             self._launch()
 
     # ------------------------------------------------------------------------------------------------------- membership
