@@ -1,4 +1,4 @@
-"""Seeded damage to a text: bytes, tokens and lines are changed, lost, doubled, swapped, or become something awkward."""
+"""Seeded damage to a text: bytes, tokens and lines are changed, lost, doubled, swapped, or become something awkward or alike."""
 
 from __future__ import annotations
 
@@ -80,6 +80,17 @@ def _token(draw: random.Random, data: bytes) -> bytes:
     return b"".join(tokens)
 
 
+def _alike(draw: random.Random, data: bytes) -> bytes:
+    """A word becomes another word of the text, or a number another number: what still parses is checked more deeply."""
+    tokens: list[bytes] = _TOKEN.findall(data)
+    solid = [n for n, token in enumerate(tokens) if re.match(rb"\w", token)]
+    if not solid:
+        return data
+    one = draw.choice(solid)
+    tokens[one] = draw.choice([tokens[n] for n in solid if tokens[n][:1].isdigit() == tokens[one][:1].isdigit()])
+    return b"".join(tokens)
+
+
 def _line(draw: random.Random, data: bytes) -> bytes:
     """A line is lost, doubled elsewhere, or indented anew."""
     lines = data.split(b"\n")
@@ -94,7 +105,17 @@ def _line(draw: random.Random, data: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-_WAYS: tuple[Callable[[random.Random, bytes], bytes], ...] = (_byte, _lost, _ends, _token, _token, _token, _line, _line)
+_WAYS: tuple[Callable[[random.Random, bytes], bytes], ...] = (
+    _byte,
+    _lost,
+    _ends,
+    _token,
+    _token,
+    _alike,
+    _alike,
+    _line,
+    _line,
+)
 
 
 def mutated(draw: random.Random, data: bytes) -> bytes:

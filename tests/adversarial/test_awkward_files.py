@@ -16,7 +16,7 @@ from mstarc.diagnostics.core import Collector
 from mstarc.plan.placement import parse_placement
 from mstarc.source import SourceFile
 from mstarc.syntax.parser import parse_walk
-from tests.adversarial.test_mutations import limited
+from tests.adversarial.damage import limited
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUGHS = "a: &a [1]\n" + "".join(

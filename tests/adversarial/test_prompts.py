@@ -13,7 +13,7 @@ from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.ask import MESSAGES, RECORDINGS, TEXT_SIZE, AskHost
 from mstarc_runtime.models.bpe_text import ChatText, Written
 from mstarc_runtime.program import Part
-from tests.adversarial.test_mutations import limited
+from tests.adversarial.damage import limited
 from tests.adversarial.test_values import sound
 from tests.e2e.harness import ASK, needs_weights
 from tests.models.test_bpe_text import write_gguf

@@ -6,70 +6,19 @@ from __future__ import annotations
 
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mstarc.interp import HashMachine, Outcome, interpret
-from mstarc.ir.core import Program, Send, Stop
-from mstarc.ir.text import parse_program
-from mstarc.ir.verify import verify
-from mstarc.ir.visit import every_op
+from mstarc.ir.core import Stop
 from mstarc.passes.form_regions import form_regions, loops_of
-from mstarc_runtime.conductor.admission import Needs, dry_run
-from tests.codegen.harness import emissions, events_of, linked_of, serving
-from tests.interp.random_programs import Generator
-
-STARTS = (3, 17, 404)
-
-
-def random_program(seed: int) -> Program:
-    program = parse_program(Generator(seed).text())
-    verify(program)
-    return program
-
-
-def two_ended(program: Program) -> bool:
-    """Whether every stream is sent on somewhere: `check` refuses the others (MC411)."""
-    sent = {op.stream for walk in program.walks for op in every_op(walk.body) if isinstance(op, Send)}
-    return sent == {stream.name for stream in program.streams}
-
+from tests.codegen.agreement import agree_everywhere, random_program, two_ended
 
 SEEDS = tuple(islice((seed for seed in count() if two_ended(random_program(seed))), 300))
-ORDERS = 10  # arrival orders of each program, on one to three ranks
-
-
-def expected(program: Program, start: int) -> Outcome:
-    return interpret(program, HashMachine(program), {"start": start}, seed=start)
-
-
-async def agree_everywhere(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One random program, from three starts at once, on one to three ranks in many orders."""
-    program = random_program(seed)
-    wanted = {start: expected(program, start) for start in STARTS}
-    linked = {ranks: linked_of(program, folder, ranks) for ranks in (1, 2, 3)}
-    for ranks, shuffle in ((1, None), *((1 + k % 3, seed * ORDERS + k) for k in range(ORDERS))):
-        async with serving(program, linked[ranks], monkeypatch, shuffle) as (engine, tables):
-            runs = {start: await engine.submit("r", {"start": start}, {}, seed=start) for start in STARTS}
-            for start, run in runs.items():
-                what = f"start {start}, {ranks} ranks, shuffle {shuffle}"
-                assert await events_of(run) == emissions(wanted[start]), what
-                assert run.outcome.causes == dict(wanted[start].causes), what
-            for table in tables:
-                _check_needs(engine, runs[STARTS[0]], table.peaks)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_random_programs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await agree_everywhere(seed, tmp_path, monkeypatch)
-
-
-def _check_needs(engine: Any, run: Any, peaks: dict[str, int]) -> None:
-    """What admission reserves is enough for what was written."""
-    needs = Needs(dict.fromkeys(peaks, 10**9), frozenset())
-    dry_run(run, needs, engine.program)
-    for context, length in peaks.items():
-        assert needs.peak.get(context, 0) >= length, f"context {context} grew to {length}"
 
 
 def test_random_programs_hold_both_kinds_of_loops() -> None:
