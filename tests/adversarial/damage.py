@@ -82,8 +82,8 @@ def showing(path: Path, before: bytes) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        texts = (data.decode("utf-8", "backslashreplace").split("\n") for data in (before, path.read_bytes()))
-        lines = list(difflib.unified_diff(*texts, path.name, "damaged", lineterm="", n=1))
+        old, new = (data.decode("utf-8", "backslashreplace").split("\n") for data in (before, path.read_bytes()))
+        lines = list(difflib.unified_diff(old, new, path.name, "damaged", lineterm="", n=1))
         more = [f"… {len(lines) - SHOWN} lines more"] if len(lines) > SHOWN else []
         error.add_note("\n".join(line[:400] for line in (*lines[:SHOWN], *more)))
         raise
