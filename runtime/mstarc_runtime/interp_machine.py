@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
-from mstarc_runtime.checkpoints import Externs, LazyCheckpoints, resolve
-from mstarc_runtime.engines.component import Checkpoint
+from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.errors import RuntimeFault
+from mstarc_runtime.loading import load_components
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,13 +107,7 @@ class ComponentMachine:
     @classmethod
     def of_linked(cls, linked: Linked) -> ComponentMachine:
         """Components, externs and config as a linked program binds them, all on the CPU."""
-        checkpoints = LazyCheckpoints(linked)
-        components = {
-            node.name: resolve(node.component).load(
-                checkpoints[node.checkpoint] if node.checkpoint else Checkpoint(), node.config, "cpu"
-            )
-            for node in linked.nodes
-        }
+        components = load_components(linked, linked.nodes, "cpu")
         return cls(components, {node.name: node.config for node in linked.nodes}, Externs(linked))
 
     def config(self, path: str) -> Any:

@@ -118,3 +118,12 @@ class Component(Protocol):
         Raises `mstarc_runtime.errors.LoadError` naming the key, file or shape that is wrong.
         """
         ...
+
+
+class SharingComponent(Protocol):
+    """The class side of a node with `weights of N`, unless it is the class of N: then both nodes are one component."""
+
+    @classmethod
+    def share(cls, owner: Any, config: Mapping[str, Any], device: str) -> SharingComponent:
+        """Build the component from that of N. It keeps N's tensors and copies none, so they are in memory once."""
+        ...

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
-from mstarc_runtime.checkpoints import LazyCheckpoints, resolve
-from mstarc_runtime.engines.component import Checkpoint
-from mstarc_runtime.errors import LoadError, RuntimeFault, describe
+from mstarc_runtime.checkpoints import resolve
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.loading import Progress, load_components
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
 from mstarc_runtime.worker.handed import Handed, handed_count
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.session import Session
 
 Needed = TypeVar("Needed")
-Progress = Callable[[int, int, str], None]
-
-
-DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16"}  # by the precision of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class OpTable:
             self.arrays.allow_tf32(any(node.precision == "tf32" for node in nodes))
         self._ops: dict[str, BoundOp] = {}
         report = progress or (lambda done, total, what: None)
-        self._load(nodes, classes, device, report)
+        self._bind(nodes, classes, load_components(linked, nodes, device, report))
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
         self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
@@ -99,17 +95,10 @@ class OpTable:
                 self._captured = shape_graphs(self._ops.values(), torch.device(device), runner, report)
             self._draws = Draws(linked, self.arrays)
 
-    def _load(self, nodes: Sequence[NodeLink], classes: dict[str, Any], device: str, progress: Progress) -> None:
-        checkpoints = LazyCheckpoints(self.linked)
-        for done, node in enumerate(nodes):
-            progress(done, len(nodes), f"loading {node.name}")
-            checkpoint = checkpoints[node.checkpoint] if node.checkpoint else Checkpoint()
-            try:
-                component = classes[node.name].load(checkpoint, _config(node, device), device)
-            except RuntimeFault:
-                raise
-            except Exception as error:
-                raise LoadError(f"loading `{node.name}` ({node.component}) failed: {describe(error)}") from error
+    def _bind(self, nodes: Sequence[NodeLink], classes: dict[str, Any], components: dict[str, Any]) -> None:
+        """The method of each op. Raises LoadError for one that is missing or takes other arguments."""
+        for node in nodes:
+            component = components[node.name]
             for link in node.ops:
                 method = getattr(component, link.name, None)
                 if method is None:
@@ -120,7 +109,6 @@ class OpTable:
                 name = f"{node.name}.{link.name}"
                 check = ResultCheck(name, node.component, link)
                 self._ops[name] = BoundOp(name, node, link, method, check, _arrays_of(node, classes[node.name]))
-        progress(len(nodes), len(nodes), "loaded")
 
     # ------------------------------------------------------------------------------------------------------------- limits
 
@@ -305,13 +293,6 @@ class OpTable:
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}
-
-
-def _config(node: NodeLink, device: str) -> dict[str, Any]:
-    """The node's config; on a GPU with the `dtype` that its precision asks for, bfloat16 if it asks for none, unless it names one."""
-    if not device.startswith("cuda"):
-        return node.config
-    return {"dtype": DTYPES.get(node.precision, "bfloat16"), **node.config}
 
 
 def _arrays_of(node: NodeLink, cls: Any) -> str:

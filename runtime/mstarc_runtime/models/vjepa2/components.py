@@ -182,8 +182,13 @@ class Critic:
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Critic:
-        """The predictor's net: shared with it if both are loaded from one verified checkpoint. Raises LoadError."""
+        """The predictor's net, where there is no predictor. Raises LoadError."""
         return cls(*_load_predictor(checkpoint, config, device))
+
+    @classmethod
+    def share(cls, owner: Predictor, config: Mapping[str, Any], device: str) -> Critic:
+        """The net of the predictor that this node has `weights of`."""
+        return cls(owner.net, owner.config)
 
     def teach(self, z: Tensor, actions: Tensor, states: Tensor) -> Tensor:
         """The op `pass(z: f32[T, n, d], actions: f32[T, A], states: f32[T, A]) -> next: f32[T, n, d]`.
