@@ -13,7 +13,7 @@ from torch import Tensor
 from mstarc_runtime.arrays import TorchArrays
 from mstarc_runtime.sampling import philox
 from mstarc_runtime.sampling.device import BLOCK, SamplerPlan, SamplerRows, Site
-from mstarc_runtime.sampling.op_noise import DeviceDraws
+from mstarc_runtime.sampling.op_noise import DeviceDraws, key_columns
 from mstarc_runtime.sampling.philox_torch import normals, uniforms
 from mstarc_runtime.sampling.sampler import BadLogits, History, Row, Settings, draw
 
@@ -195,7 +195,8 @@ def test_normals_on_tensors_are_those_of_the_host(shape: tuple[int, ...], skip: 
 
 def test_device_draws_go_on_where_the_last_call_ended() -> None:
     keys = [philox.DrawKey(2**64 - 2, "w/x", 4), philox.DrawKey(7, "w/x", 0)]
-    draws = DeviceDraws(TorchArrays(), keys)
+    seed, j = TorchArrays().asarray(key_columns(keys))
+    draws = DeviceDraws(seed, j, "w/x")
     hosts = [philox.KeyedGenerator(key) for key in keys]
     for shape in ((3,), (2, 5), (1,)):
         wanted = torch.stack([torch.from_numpy(host.normal(*shape)) for host in hosts])

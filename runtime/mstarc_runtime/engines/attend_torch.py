@@ -59,6 +59,78 @@ def attend_slots(
     return mixed.transpose(1, 2).reshape(q.shape)
 
 
+def attend_packed(
+    data: Tensor,
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    table: Tensor,
+    length: Tensor,
+    starts: Tensor,
+    *,
+    most_rows: int,
+    page_size: int,
+    causal: bool,
+    frozen: bool,
+    scale: float,
+) -> Tensor:
+    """As `attend_slots` for requests with unequal numbers of rows: request b has the rows starts[b]..starts[b+1]-1 (i32 [B + 1]).
+
+    Rows from starts[B] on are nobody's: their results are zeros, and nothing of theirs is written. Every row is scored against every
+    entry of every table, so this is for tests. `most_rows` is what kernels are launched for.
+    """
+    rows, batch, kv_heads = len(q), len(length), data.shape[0] // 2
+    lane = lanes(starts, rows)
+    entry = torch.arange(table.shape[1] * page_size, device=data.device)
+    slots = table.long()[:, entry // page_size] * page_size + entry % page_size  # [B, entries]
+    there = (entry < length[:, None]).view(-1)
+    entries = (
+        data[:, slots.view(-1)].masked_fill(~there[:, None], 0.0).to(q.dtype)
+    )  # [2 · kv_heads, B · entries, head_dim]
+    owner = torch.arange(batch, device=data.device).repeat_interleave(len(entry))
+    keys, values, mask = entries[:kv_heads], entries[kv_heads:], (lane[:, None] == owner) & there
+    if k is not None and v is not None:
+        keys, values = (
+            torch.cat([old, new.to(data.dtype).to(q.dtype).transpose(0, 1)], 1) for old, new in ((keys, k), (values, v))
+        )
+        own = (lane[:, None] == lane) & (lane < batch)
+        mask = torch.cat([mask, own.tril() if causal else own], 1)
+        if not frozen:
+            append_packed(data, k, v, table, length, starts, page_size=page_size)
+    mixed = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None],
+        keys[None],
+        values[None],
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=q.shape[1] != kv_heads,
+    )
+    return mixed[0].transpose(0, 1).masked_fill(~mask.any(1)[:, None, None], 0.0)
+
+
+def append_packed(
+    data: Tensor, k: Tensor, v: Tensor, table: Tensor, length: Tensor, starts: Tensor, *, page_size: int
+) -> None:
+    """Packed rows become entries of their requests (arguments as of `attend_packed`); rows that are nobody's write what row 0 does.
+
+    Are there only such rows, they write what is there already.
+    """
+    row = torch.arange(len(k), device=data.device)
+    row = torch.where(row < starts[-1], row, 0)
+    lane = lanes(starts, len(k))[row].clamp(max=len(length) - 1)
+    entry = length[lane] + row - starts[lane]
+    places = table[lane, entry // page_size].long() * page_size + entry % page_size
+    both = torch.cat([k, v], 1)[row].transpose(0, 1).to(data.dtype)
+    data.index_copy_(1, places, torch.where(starts[-1] > 0, both, data[:, places]))
+
+
+def lanes(starts: Tensor, rows: int) -> Tensor:
+    """The request of each packed row, i64 [rows]; B for rows that are nobody's."""
+    return torch.searchsorted(
+        starts[1:].contiguous(), torch.arange(rows, device=starts.device, dtype=starts.dtype), right=True
+    )
+
+
 def append_slots(
     data: Tensor,
     k: Tensor,

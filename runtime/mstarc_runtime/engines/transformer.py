@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -49,9 +49,6 @@ from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.engines.attention import Workspace
 from mstarc_runtime.engines.paged_run import EngineError, Lane, PagedRun
-
-if TYPE_CHECKING:
-    from mstarc_runtime.engines.op_graphs import OpGraph
 
 __all__ = ["Call", "Column", "EngineError", "OpSpec", "TransformerEngine"]
 
@@ -83,6 +80,18 @@ class Call:
     advance: int | None = None
 
 
+class Graph(Protocol):
+    """An op captured (`op_graphs`, `ragged_graphs`)."""
+
+    def fits(self, calls: Sequence[Call]) -> bool:
+        """Whether these calls can be replayed."""
+        ...
+
+    def run(self, calls: Sequence[Call]) -> tuple[Column, ...]:
+        """One column per result, of the calls' contexts, which have room. The contexts do not count it yet."""
+        ...
+
+
 class TransformerEngine:
     """Runs ops of transformer nodes over one pool. See the module's docstring."""
 
@@ -98,7 +107,7 @@ class TransformerEngine:
 
     @torch.inference_mode()
     def call(
-        self, method: Callable[..., Any], spec: OpSpec, calls: Sequence[Call], graph: OpGraph | None = None
+        self, method: Callable[..., Any], spec: OpSpec, calls: Sequence[Call], graph: Graph | None = None
     ) -> tuple[Column, ...]:
         """Run `method(run, *args)` for all calls at once and then move their contexts. One column per result.
 

@@ -22,7 +22,8 @@ class OpNoise:
         self._arrays, self._stacked = arrays, stacked
         self._on_gpu = arrays.device is not None and arrays.device.type == "cuda"
         if self._on_gpu:
-            self._draws = DeviceDraws(arrays, keys)
+            seed, j = arrays.asarray(key_columns(keys))
+            self._draws = DeviceDraws(seed, j, keys[0].site)
         else:
             self._generators = [KeyedGenerator(key) for key in keys]
 
@@ -35,14 +36,17 @@ class OpNoise:
         return self._arrays.stack(rows) if self._stacked else self._arrays.asarray(rows[0])
 
 
-class DeviceDraws:
-    """Keyed draws of some rows on the device, whose keys are of one site."""
+def key_columns(keys: Sequence[DrawKey]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Seed (its 64 bits) and count of each key, i64 [2, B]."""
+    seeds = np.array([key.seed % (1 << 64) for key in keys], dtype=np.uint64).view(np.int64)
+    return np.stack([seeds, np.array([key.j for key in keys], dtype=np.int64)])
 
-    def __init__(self, arrays: Arrays, keys: Sequence[DrawKey]) -> None:
-        seeds = np.array([key.seed % (1 << 64) for key in keys], dtype=np.uint64).view(np.int64)
-        counts = np.array([key.j for key in keys], dtype=np.int64)
-        self._seed, self._j = arrays.asarray(np.stack([seeds, counts]))
-        self._site = site_hash(keys[0].site)
+
+class DeviceDraws:
+    """Keyed draws of B rows on the device at one site: seed and count i64 [B]."""
+
+    def __init__(self, seed: Any, j: Any, site: str) -> None:
+        self._seed, self._j, self._site = seed, j, site_hash(site)
         self._blocks = 0
 
     def normal(self, *shape: int) -> Any:

@@ -122,7 +122,7 @@ class Taken:
                 item = token if value is None else rank.arrays.to_host(value)
                 rank.emit(session, run.name, record.name, item, dict(record.attributes))
             case "send":
-                rank.stream_out(session, record.name, run.scope).push(_item(token, value))
+                rank.stream_out(session, record.name, run.scope).push(_item(token, value), there=True)
             case "collect":
                 row.row.collected.setdefault(record.name, []).append(_item(token, value))
 

@@ -8,6 +8,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from mstarc_runtime.worker.device_queues import Queues
+
 Out = TypeVar("Out")
 
 
@@ -20,7 +22,9 @@ class Fetch(Protocol):
 
 
 class Runner(Protocol):
-    """Runs fixed-shape device work."""
+    """Runs fixed-shape device work. queues: of a GPU; None where work is done before the call returns."""
+
+    queues: Queues | None
 
     def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
         """The work as something to replay. Its outputs are overwritten by the next replay of any capture."""
@@ -28,6 +32,10 @@ class Runner(Protocol):
 
     def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
         """Copy to the host what the tensors hold at this point of the device's work, without waiting."""
+        ...
+
+    def beside(self) -> Runner:
+        """A runner for work that may run at the same time as this one's."""
         ...
 
 
@@ -44,11 +52,16 @@ class Fetched:
 class DirectRunner:
     """Runs the work itself, at once: devices that finish what they are told before they return."""
 
+    queues: Queues | None = None
+
     def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
         return work
 
     def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
         return Fetched(tensors)
+
+    def beside(self) -> Runner:
+        return self
 
 
 class PinnedFetch:
@@ -66,11 +79,12 @@ class PinnedFetch:
 
 
 class GraphRunner:
-    """CUDA graphs that share one memory pool, on the current stream of the device."""
+    """CUDA graphs that share one memory pool, replayed on the queue that work goes to then."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, queues: Queues | None = None) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self.queues: Queues | None = queues or Queues(device)
 
     def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
         """The work must have run once before, so that its kernels are compiled."""
@@ -86,3 +100,7 @@ class GraphRunner:
 
     def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
         return PinnedFetch(tensors)
+
+    def beside(self) -> Runner:
+        """Graphs of one pool must not run at the same time: they share memory."""
+        return GraphRunner(self._device, self.queues)

@@ -59,6 +59,10 @@ class Handed:
         """For a call on one row with its arguments as they are."""
         return self._of([row], stacked=False)
 
+    def keys(self, rows: Sequence[int]) -> list[DrawKey]:
+        """The keys of the generator that rows are handed, one draw each; none if the op does not draw."""
+        return [self._key(self._sessions[row]) for row in rows] if self._link.random else []
+
     def _of(self, rows: Sequence[int], stacked: bool) -> tuple[Any, ...]:
         if not self._count:
             return ()

@@ -15,7 +15,8 @@ from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PAGE_SIZE_GPU, Geometry, PagedPool
 from mstarc_runtime.engines.op_graphs import Capture, FixedOp, OpGraph
-from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
+from mstarc_runtime.engines.ragged_graphs import RaggedGraph, RaggedOp
+from mstarc_runtime.engines.transformer import Call, Graph, OpSpec, TransformerEngine
 from mstarc_runtime.errors import describe
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.handed import handed_count
@@ -58,38 +59,60 @@ class TransformerOps:
         }
         self._context_max = {context.name: context.max for context in linked.contexts}
         self._specs: dict[str, OpSpec] = {}
-        self._graphs: dict[str, OpGraph] = {}
+        self._graphs: dict[str, Graph] = {}
 
     def capture(self, ops: Iterable[BoundOp], runner: Capture, progress: Progress) -> None:
-        """Capture the ops whose shapes are fixed. One that cannot be captured is run kernel by kernel, and the log says why."""
-        found = [(bound, op) for bound in ops if (op := self._fixed(bound)) is not None]
-        for bound, op in found:
+        """Capture the ops whose shapes are fixed, and those that take any number of rows and nothing else that differs.
+
+        One that cannot be captured is run kernel by kernel, and the log says why.
+        """
+        for bound in ops:
             try:
-                self._graphs[bound.name] = OpGraph(
-                    lambda run, *args, bound=bound: bound.check.packed(bound.method(run, *args)),
-                    op,
-                    self._pools[bound.node.cache],
-                    self._most_pages(bound.node.cache),
-                    runner,
-                    progress=lambda done, total, bound=bound: progress(done, total, f"capturing {bound.name}"),  # type: ignore[misc]
-                )
+                graph = self._captured(bound, runner, progress)
+                if graph is not None:
+                    self._graphs[bound.name] = graph
             except Exception as error:
                 log.warning("`%s` is not captured: %s", bound.name, describe(error))
 
+    def _captured(self, bound: BoundOp, runner: Capture, progress: Progress) -> Graph | None:
+        """The op as a graph, if it can have one."""
+        if not _has_fixed_rules(bound):
+            return None
+
+        def method(run: Any, *args: Any) -> Any:
+            return bound.check.packed(bound.method(run, *args))
+
+        def report(done: int, total: int) -> None:
+            progress(done, total, f"capturing {bound.name}")
+
+        pool, pages = self._pools[bound.node.cache], self._most_pages(bound.node.cache)
+        fixed = self._fixed(bound)
+        if fixed is not None:
+            return OpGraph(method, fixed, pool, pages, runner, progress=report)
+        ragged = self._ragged(bound)
+        return None if ragged is None else RaggedGraph(method, ragged, pool, pages, runner, progress=report)
+
     def _fixed(self, bound: BoundOp) -> FixedOp | None:
-        """The op as a graph must know it, if it can have one."""
+        """The op as a graph of fixed shapes must know it, if all its shapes are."""
         link = bound.link
         shapes = [tuple(dim for dim in port.dims if dim is not None) for port in link.inputs]
-        ragged = any(len(dims) != len(port.dims) for dims, port in zip(shapes, link.inputs, strict=True))
-        if bound.node.kind != "transformer" or not link.inputs or ragged or any(link.optional):
-            return None
-        if link.cross or link.positions == "at" or handed_count(bound.node, link):
+        if any(len(dims) != len(port.dims) for dims, port in zip(shapes, link.inputs, strict=True)):
             return None
         if not isinstance(link.takes, str) or link.takes.startswith("rows:") or isinstance(link.advance, dict):
             return None
         takes = int(link.takes.removeprefix("const:")) if link.takes else 1
         inputs = tuple((DTYPES[port.dtype], dims) for port, dims in zip(link.inputs, shapes, strict=True))
         return FixedOp(self.spec(bound), inputs, takes, link.advance)
+
+    def _ragged(self, bound: BoundOp) -> RaggedOp | None:
+        """The op as a graph for any number of rows must know it, if its arguments have a row per entry or a fixed shape."""
+        link = bound.link
+        dims = [tuple(port.dims[kind == "packed" :]) for kind, port in zip(link.params, link.inputs, strict=True)]
+        if not isinstance(link.takes, str) or link.takes.startswith("const:") or any(None in each for each in dims):
+            return None
+        counts = int(link.takes.removeprefix("rows:")) if link.takes else link.params.index("packed")
+        inputs = tuple((DTYPES[port.dtype], each) for port, each in zip(link.inputs, dims, strict=True))
+        return RaggedOp(self.spec(bound), inputs, counts)  # type: ignore[arg-type]
 
     def _most_pages(self, cache: str) -> int:
         """The most pages that a context of a cache can have."""
@@ -216,6 +239,14 @@ class TransformerOps:
         """Pages in use, per cache and in all."""
         used = {f"pages_{name}": float(pool.total_pages - pool.free_pages) for name, pool in self._pools.items()}
         return {**used, "pages": sum(used.values())}
+
+
+def _has_fixed_rules(bound: BoundOp) -> bool:
+    """Whether an op can be a graph as far as it does not depend on shapes: nothing is handed to it, every argument is there."""
+    link = bound.link
+    if bound.node.kind != "transformer" or not link.inputs or any(link.optional):
+        return False
+    return not (link.cross or link.positions == "at" or handed_count(bound.node, link))
 
 
 def count_rows(link: OpLink, row: Sequence[Any], session: Session) -> int:

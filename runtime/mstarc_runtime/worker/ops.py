@@ -6,11 +6,16 @@ A failure inside a batched call is retried request by request, so that it hits o
 from __future__ import annotations
 
 import inspect
+<<<<<<< HEAD
 from collections.abc import Callable, Hashable, Mapping, Sequence
+=======
+import logging
+from collections.abc import Callable, Hashable, Sequence
+>>>>>>> eadd5c0 (Consumers of streams work in a queue beside the main one; prompts and stacked ops are captured)
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink
+from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink, WalkLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
 from mstarc_runtime.checkpoints import resolve
 from mstarc_runtime.errors import LoadError
@@ -22,9 +27,13 @@ from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
 
 if TYPE_CHECKING:
+    from mstarc_runtime.engines.stack_graphs import StackGraph
+    from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.draws import Draws
     from mstarc_runtime.worker.kv import TransformerOps
     from mstarc_runtime.worker.session import Session
+
+log = logging.getLogger("mstarc.worker")
 
 Needed = TypeVar("Needed")
 
@@ -73,7 +82,11 @@ class OpTable:
         self._bind(nodes, classes, load_components(linked, nodes, device, report))
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
+<<<<<<< HEAD
         self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
+=======
+        self._graphs: dict[tuple[str, str], StackGraph] = {}  # by walk and op
+>>>>>>> eadd5c0 (Consumers of streams work in a queue beside the main one; prompts and stacked ops are captured)
         sampling = sorted(name for name, bound in self._ops.items() if bound.link.samples)
         if numpy_only and sampling:
             raise LoadError(
@@ -109,6 +122,31 @@ class OpTable:
                 name = f"{node.name}.{link.name}"
                 check = ResultCheck(name, node.component, link)
                 self._ops[name] = BoundOp(name, node, link, method, check, _arrays_of(node, classes[node.name]))
+
+    def capture(self, walk: WalkLink, runner: Runner, progress: Progress) -> None:
+        """Capture the stateless ops that a walk may call, where shapes are fixed. All its calls must go to one queue of the device."""
+        from mstarc_runtime.engines.stack_graphs import StackGraph
+
+        for bound in self._ops.values():
+            if bound.node.name not in walk.nodes or not _is_fixed_stack(bound):
+                continue
+            inputs = [self.arrays.zeros(port.dtype, port.dims) for port in bound.link.inputs]  # type: ignore[arg-type]
+            site = f"{walk.name}/{bound.name}" if bound.link.random else ""
+
+            def method(*args: Any, bound: BoundOp = bound) -> Any:
+                results = bound.method(*args)
+                bound.check.columns(results)
+                return results
+
+            def report(done: int, total: int, bound: BoundOp = bound) -> None:
+                progress(done, total, f"capturing {bound.name}")
+
+            try:
+                self._graphs[walk.name, bound.name] = StackGraph(
+                    method, inputs, site, self.most_rows(bound.name), self.arrays.device, runner, report
+                )
+            except Exception as error:
+                log.warning("`%s` is not captured: %s", bound.name, describe(error))
 
     # ------------------------------------------------------------------------------------------------------------- limits
 
@@ -211,8 +249,12 @@ class OpTable:
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, places, handed)
             elif bound.link.batch == "stack":
                 columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
-                results = bound.method(*handed.rows(range(len(rows))), *columns)
-                bound.check.columns(results)
+                graph = self._graphs.get((walk, bound.name))
+                if graph is not None and graph.fits(columns):
+                    results = graph.run(columns, handed.keys(range(len(rows))))
+                else:
+                    results = bound.method(*handed.rows(range(len(rows))), *columns)
+                    bound.check.columns(results)
                 outcomes = _per_row(bound.link, results, len(rows))
             else:
                 method = self._captured.get(bound.name, bound.method)
@@ -295,6 +337,24 @@ class OpTable:
         return self._transformers.gauges() if self._transformers is not None else {}
 
 
+<<<<<<< HEAD
+=======
+def _is_fixed_stack(bound: BoundOp) -> bool:
+    """Whether an op takes all its arguments batched, each of one shape, and is handed a generator at most."""
+    link = bound.link
+    shapes = all(None not in port.dims for port in link.inputs)
+    plain = not (bound.node.states or link.samples or any(link.optional)) and bound.arrays == "torch"
+    return bound.node.kind == "stateless" and link.batch == "stack" and bool(link.inputs) and shapes and plain
+
+
+def _config(node: NodeLink, device: str) -> dict[str, Any]:
+    """The node's config; on a GPU with the `dtype` that its precision asks for, bfloat16 if it asks for none, unless it names one."""
+    if not device.startswith("cuda"):
+        return node.config
+    return {"dtype": DTYPES.get(node.precision, "bfloat16"), **node.config}
+
+
+>>>>>>> eadd5c0 (Consumers of streams work in a queue beside the main one; prompts and stacked ops are captured)
 def _arrays_of(node: NodeLink, cls: Any) -> str:
     """The array library a component asks for."""
     name = getattr(cls, "ARRAYS", "torch")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +28,7 @@ class Entry:
     values: list[Any]
     event: tuple[str, str, dict[str, Any]] | None
     send: Callable[[list[Any]], None] | None
+    side: bool  # whether its values are made in the queue beside
     fetch: Fetch | None = None
     first: int = 0  # place of its first device value in the fetch
 
@@ -36,6 +38,7 @@ class Outbox:
 
     def __init__(self, arrays: Arrays, runner: Runner | None, send_events: Callable[[list[Event]], None]) -> None:
         self._arrays, self._runner, self._send_events = arrays, runner, send_events
+        self._queues = runner.queues if runner is not None else None
         self._queue: deque[Entry] = deque()
         self._fresh: list[Entry] = []  # entries with device values whose copies have not begun
         self._flushing = False
@@ -45,11 +48,11 @@ class Outbox:
 
     def emit(self, request: int, walk: str, modality: str, value: Any, attributes: dict[str, Any]) -> None:
         """Queue one emitted value."""
-        self._append(Entry(request, [value], (walk, modality, attributes), None))
+        self._append(Entry(request, [value], (walk, modality, attributes), None, self._is_side()))
 
     def send(self, request: int, values: Sequence[Any], send: Callable[[list[Any]], None]) -> None:
         """Queue a message: `send` is called with the values on the host, after everything queued before has left."""
-        self._append(Entry(request, list(values), None, send))
+        self._append(Entry(request, list(values), None, send, self._is_side()))
 
     def forget(self, request: int) -> None:
         """The request is over: what it still had to say is not said."""
@@ -75,18 +78,27 @@ class Outbox:
     def _on_device(self, value: Any) -> bool:
         return hasattr(value, "device") and value.device == self._arrays.device
 
+    def _is_side(self) -> bool:
+        return self._queues is not None and self._queues.is_side()
+
     def _fetch(self) -> None:
-        """Begin the copies of all values that are new, as one."""
-        if not self._fresh or self._runner is None:
-            return
+        """Begin the copies of all values that are new, as one for each queue."""
+        fresh, self._fresh = self._fresh, []
+        for side in (False, True):
+            entries = [entry for entry in fresh if entry.side == side]
+            if entries:
+                with nullcontext() if self._queues is None else self._queues.on(side):
+                    self._fetch_of(entries)
+
+    def _fetch_of(self, entries: Sequence[Entry]) -> None:
+        assert self._runner is not None
         tensors: list[Any] = []
-        for entry in self._fresh:
+        for entry in entries:
             entry.first = len(tensors)
             tensors += [value for value in entry.values if self._on_device(value)]
         fetch = self._runner.fetch(tensors)
-        for entry in self._fresh:
+        for entry in entries:
             entry.fetch = fetch
-        self._fresh = []
 
     def _send_ready(self) -> None:
         """Send the message in front, or the events up to the next message, together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -77,7 +78,10 @@ class Rank:
         self.sessions: dict[int, Session] = {}
         self.turns = 0
         self._streams = {stream.name: stream for stream in linked.streams}
+        self._takers = {stream: walk.name for walk in linked.walks for stream in walk.takes}
         runner = self.device_options.runner if self.device_options is not None else None
+        self.queues = runner.queues if runner is not None else None
+        self.consumers = _consumers(linked, rank) if self.queues is not None else frozenset[str]()
         self.outbox = Outbox(self.arrays, runner, self._send_events)
         self.late_draws = _late_draws(self) if runner is not None else None
         self._early: dict[int, list[Message]] = {}
@@ -92,6 +96,19 @@ class Rank:
         for link in self.linked.loops:
             if link.region and link.walk in here:
                 self.scheduler.warm_up(link, progress)
+        self._warm_up_consumers(progress)
+
+    def _warm_up_consumers(self, progress: Callable[[int, int, str], None]) -> None:
+        """Capture what consumers call. Their graphs run beside the others, so they share no memory with them."""
+        if self.queues is None:
+            return
+        runner = self.device_options.runner.beside()  # type: ignore[union-attr]
+        loaded = self.queues.mark()
+        with self.queues.on(side=True):
+            self.queues.wait(loaded)
+            for walk in self.linked.walks:
+                if walk.name in self.consumers:
+                    self.ops.capture(walk, runner, progress)
 
     # ---------------------------------------------------------------------------------------------------------- messages
 
@@ -149,8 +166,10 @@ class Rank:
                 self.stream_out(session, stream, scope).discard()
             case Items(stream=stream, scope=scope, values=values):
                 end = self.stream_in(session, stream, scope)
-                for value in values:
-                    end.accept(self.arrays.asarray(value))
+                with self.queue_of(end.taker):
+                    items = [self.arrays.asarray(value) for value in values]
+                for item in items:
+                    end.accept(item, there=True)
             case EndOfStream(stream=stream, scope=scope, total=total):
                 self.stream_in(session, stream, scope).end(total)
             case Credit(stream=stream, scope=scope, consumed=consumed):
@@ -250,6 +269,10 @@ class Rank:
 
     # ------------------------------------------------------------------------------------------------ services for verbs
 
+    def queue_of(self, walk: str) -> AbstractContextManager[None]:
+        """Inside, work on the device goes to the queue of that walk."""
+        return nullcontext() if self.queues is None else self.queues.on(walk in self.consumers)
+
     def emit(self, session: Session, walk: str, modality: str, value: Any, attributes: dict[str, Any]) -> None:
         """Queue one emitted value; it leaves with this turn, or when it has arrived on the host."""
         self.outbox.emit(session.request, walk, modality, value, attributes)
@@ -299,7 +322,7 @@ class Rank:
             link = self._streams[stream]
             cut = self.externs[link.args["cut"]] if link.policy == "phrase" else None
             chunker: Chunker[Any] = Chunker(policy_of(link.policy, link.args), link.at_end, self.arrays.zeros_like)
-            end = StreamIn(self, session, stream, scope, chunker, cut, link.source)
+            end = StreamIn(self, session, stream, scope, chunker, cut, link.source, self._takers.get(stream, ""))
             session.ins[key] = end
         return end
 
@@ -314,6 +337,12 @@ class Rank:
         }
         values.update(self.ops.gauges())
         return values
+
+
+def _consumers(linked: Linked, rank: int) -> frozenset[str]:
+    from mstarc_runtime.worker.device_queues import consumers
+
+    return consumers(linked, rank)
 
 
 def _late_draws(rank: Rank) -> LateDraws:

@@ -69,14 +69,15 @@ class CallGroup:
         taken: list[tuple[WalkRun, CallWait, Answers | None, int]] = []
         while self.queue and len(taken) < most:
             first = self.queue[0]
-            if taken and not self.rank.ops.fits(taken[0][1], first[1]):
+            if taken and not self._together(taken[0], first):
                 break
             self.queue.popleft()
             if first[0].alive:
                 taken.append(first)
         if not taken:
             return
-        outcomes = self.rank.ops.call_rows(self.name, [(run.session, wait) for run, wait, _, _ in taken])
+        with self.rank.queue_of(taken[0][0].name):
+            outcomes = self.rank.ops.call_rows(self.name, [(run.session, wait) for run, wait, _, _ in taken])
         for (run, _, answers, place), outcome in zip(taken, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 if run.alive:  # not yet ended by another call of the same `parallel`
@@ -85,6 +86,11 @@ class CallGroup:
                 self.rank.scheduler.resume_later(run, outcome)
             elif answers.put(place, outcome):
                 self.rank.scheduler.resume_later(run, tuple(answers.values))
+
+    def _together(self, one: tuple[WalkRun, CallWait, Any, int], other: tuple[WalkRun, CallWait, Any, int]) -> bool:
+        """Whether two calls may share a batch."""
+        consumers = self.rank.consumers
+        return (one[0].name in consumers) == (other[0].name in consumers) and self.rank.ops.fits(one[1], other[1])
 
 
 class ExternGroup:
@@ -103,7 +109,8 @@ class ExternGroup:
         if not run.alive:
             return
         try:
-            arguments = [self.rank.host_value(value) for value in wait.args]
+            with self.rank.queue_of(run.name):
+                arguments = [self.rank.host_value(value) for value in wait.args]
             result = self.rank.externs[self.name](*arguments)
         except Exception as error:
             self.rank.fail(run, error)
@@ -171,7 +178,8 @@ class Scheduler:
     def _resume(self, run: WalkRun, value: Any) -> None:
         """Run a coroutine until it has to wait, ends or fails. What it raises, or what it waits for, is its own failure."""
         try:
-            self._advance(run, value)
+            with self.rank.queue_of(run.name):
+                self._advance(run, value)
         except Exception as error:
             self.rank.fail(run, error)
 
@@ -305,7 +313,8 @@ class Scheduler:
         """What a send or take waited for may be there now."""
         if run.alive:
             try:
-                self._try_again(run, wait)
+                with self.rank.queue_of(run.name):
+                    self._try_again(run, wait)
             except Exception as error:
                 self.rank.fail(run, error)
 

@@ -47,13 +47,13 @@ class StreamOut:
         """Whether `items` more can be pushed now."""
         return self.discards or self.sent - self.consumed + items <= self.capacity
 
-    def push(self, item: Any) -> None:
-        """Append one item; the caller made sure of room."""
+    def push(self, item: Any, there: bool = False) -> None:
+        """Append one item; the caller made sure of room. `there`: its value is known to be on the device already."""
         if self.discards or self.closed:
             return
         self.sent += 1
         if self.sink_rank == self.rank.rank:
-            self.session_in().accept(item)
+            self.session_in().accept(item, there)
             return
         if not self._unsent:
             self.rank.flush_later(self.flush)
@@ -109,7 +109,15 @@ class StreamIn:
     """Consumer's end: items, the policy's chunker, and whoever waits for a chunk."""
 
     def __init__(
-        self, rank: Rank, session: Session, stream: str, scope: int, chunker: Any, cut: Any, source: int
+        self,
+        rank: Rank,
+        session: Session,
+        stream: str,
+        scope: int,
+        chunker: Any,
+        cut: Any,
+        source: int,
+        taker: str,
     ) -> None:
         self.rank = rank
         self.session = session
@@ -119,19 +127,30 @@ class StreamIn:
         self.cut = cut
         self.cut_state: Any = None
         self.source = source
+        self.taker = taker  # the walk that takes
         self.received = 0
         self.ended = False
         self.wakers: deque[Callable[[], None]] = deque()
         self._credited = 0
+        self._mark: Any = None  # what the last items wait for
 
-    def accept(self, item: Any) -> None:
-        """One more item, in order."""
+    def accept(self, item: Any, there: bool = False) -> None:
+        """One more item, in order. `there`: the queue of the walk that takes it need not wait for its value."""
         try:
+            self._hand_over(item, there)
             self._accept(item)
         except (
             Exception
         ) as error:  # the author's `cut`, called in the producer's turn: the fault is this request's alone
             self.rank.fail_session(self.session, error)
+
+    def _hand_over(self, item: Any, there: bool) -> None:
+        """The item was made in the main queue, its taker may work in the one beside."""
+        queues = self.rank.queues
+        if queues is not None and self.taker in self.rank.consumers and getattr(item, "is_cuda", False):
+            queues.lend(item, side=True)
+            if not there:
+                self._mark = queues.mark()
 
     def _accept(self, item: Any) -> None:
         self.received += 1
@@ -165,6 +184,9 @@ class StreamIn:
         if not self.chunker.ready():
             return None
         chunk = self.chunker.take()
+        if self._mark is not None:
+            self.rank.queues.wait(self._mark)  # type: ignore[union-attr]
+            self._mark = None
         value = chunk.items[0] if self.chunker.single else self.rank.arrays.stack(chunk.items)
         self._return_credit()
         return View(value, chunk.new, chunk.index, chunk.first, chunk.tail)

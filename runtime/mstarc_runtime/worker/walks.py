@@ -100,11 +100,23 @@ class WalkRun:
 
     def sample(self, sampler: str, logits: Any, site: str) -> Any:
         logits = self.rank.arrays.asarray(logits)
+        if self.name in self.rank.consumers:
+            return self._sample_joined(sampler, logits, site)
         if self.rank.late_draws is not None:
             drawn = self.rank.late_draws.sample(self, sampler, logits, site)
             if drawn is not None:
                 return drawn
         return self.rank.ops.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
+
+    def _sample_joined(self, sampler: str, logits: Any, site: str) -> Any:
+        """A draw of a walk in the queue beside: histories are of the main queue."""
+        queues = self.rank.queues
+        assert queues is not None, "only a rank with queues has consumers"
+        with queues.joined():
+            queues.lend(logits, side=False)
+            drawn = self.rank.ops.sample(sampler, logits[None], [(self.session, f"{self.name}/{site}")])[0]
+        queues.lend(drawn, side=True)
+        return drawn
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
         return self.rank.ops.noise(dtype, dims, [(self.session, f"{self.name}/{site}")])[0]
