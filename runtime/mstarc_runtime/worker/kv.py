@@ -22,8 +22,9 @@ from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.handed import handed_count
 
 if TYPE_CHECKING:
+    from mstarc_runtime.loading import Progress
     from mstarc_runtime.worker.handed import Handed
-    from mstarc_runtime.worker.ops import BoundOp, Place, Progress
+    from mstarc_runtime.worker.ops import BoundOp, Place
     from mstarc_runtime.worker.session import Session
 
 log = logging.getLogger("mstarc.worker")

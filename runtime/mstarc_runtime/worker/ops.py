@@ -6,12 +6,7 @@ A failure inside a batched call is retried request by request, so that it hits o
 from __future__ import annotations
 
 import inspect
-<<<<<<< HEAD
 from collections.abc import Callable, Hashable, Mapping, Sequence
-=======
-import logging
-from collections.abc import Callable, Hashable, Sequence
->>>>>>> eadd5c0 (Consumers of streams work in a queue beside the main one; prompts and stacked ops are captured)
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,8 +27,6 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.draws import Draws
     from mstarc_runtime.worker.kv import TransformerOps
     from mstarc_runtime.worker.session import Session
-
-log = logging.getLogger("mstarc.worker")
 
 Needed = TypeVar("Needed")
 
@@ -82,11 +75,9 @@ class OpTable:
         self._bind(nodes, classes, load_components(linked, nodes, device, report))
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
-<<<<<<< HEAD
         self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
-=======
-        self._graphs: dict[tuple[str, str], StackGraph] = {}  # by walk and op
->>>>>>> eadd5c0 (Consumers of streams work in a queue beside the main one; prompts and stacked ops are captured)
+        self._beside: dict[str, Mapping[str, Callable[..., Any]]] = {}  # the same of walks in the queue beside
+        self._stacks: dict[tuple[str, str], StackGraph] = {}  # by walk in the queue beside and op with `batch stack`
         sampling = sorted(name for name, bound in self._ops.items() if bound.link.samples)
         if numpy_only and sampling:
             raise LoadError(
@@ -123,30 +114,14 @@ class OpTable:
                 check = ResultCheck(name, node.component, link)
                 self._ops[name] = BoundOp(name, node, link, method, check, _arrays_of(node, classes[node.name]))
 
-    def capture(self, walk: WalkLink, runner: Runner, progress: Progress) -> None:
-        """Capture the stateless ops that a walk may call, where shapes are fixed. All its calls must go to one queue of the device."""
-        from mstarc_runtime.engines.stack_graphs import StackGraph
+    def capture_beside(self, walk: WalkLink, runner: Runner, progress: Progress) -> None:
+        """Capture the stateless ops of a walk in the queue beside, once more: a graph must not run twice at the same time."""
+        from mstarc_runtime.worker.stateless import shape_graphs, stack_graphs
 
-        for bound in self._ops.values():
-            if bound.node.name not in walk.nodes or not _is_fixed_stack(bound):
-                continue
-            inputs = [self.arrays.zeros(port.dtype, port.dims) for port in bound.link.inputs]  # type: ignore[arg-type]
-            site = f"{walk.name}/{bound.name}" if bound.link.random else ""
-
-            def method(*args: Any, bound: BoundOp = bound) -> Any:
-                results = bound.method(*args)
-                bound.check.columns(results)
-                return results
-
-            def report(done: int, total: int, bound: BoundOp = bound) -> None:
-                progress(done, total, f"capturing {bound.name}")
-
-            try:
-                self._graphs[walk.name, bound.name] = StackGraph(
-                    method, inputs, site, self.most_rows(bound.name), self.arrays.device, runner, report
-                )
-            except Exception as error:
-                log.warning("`%s` is not captured: %s", bound.name, describe(error))
+        ops = [bound for bound in self._ops.values() if bound.node.name in walk.nodes]
+        self._beside[walk.name] = shape_graphs(ops, self.arrays.device, runner, progress)
+        for name, graph in stack_graphs(ops, walk.name, self.most_rows, self.arrays, runner, progress).items():
+            self._stacks[walk.name, name] = graph
 
     # ------------------------------------------------------------------------------------------------------------- limits
 
@@ -249,7 +224,7 @@ class OpTable:
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, places, handed)
             elif bound.link.batch == "stack":
                 columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
-                graph = self._graphs.get((walk, bound.name))
+                graph = self._stacks.get((walk, bound.name))
                 if graph is not None and graph.fits(columns):
                     results = graph.run(columns, handed.keys(range(len(rows))))
                 else:
@@ -257,7 +232,7 @@ class OpTable:
                     bound.check.columns(results)
                 outcomes = _per_row(bound.link, results, len(rows))
             else:
-                method = self._captured.get(bound.name, bound.method)
+                method = self._beside.get(walk, self._captured).get(bound.name, bound.method)
                 outcomes = [method(*handed.row(i), *row) for i, row in enumerate(rows)]
                 for outcome in outcomes:
                     bound.check.outcome(outcome)
@@ -337,24 +312,6 @@ class OpTable:
         return self._transformers.gauges() if self._transformers is not None else {}
 
 
-<<<<<<< HEAD
-=======
-def _is_fixed_stack(bound: BoundOp) -> bool:
-    """Whether an op takes all its arguments batched, each of one shape, and is handed a generator at most."""
-    link = bound.link
-    shapes = all(None not in port.dims for port in link.inputs)
-    plain = not (bound.node.states or link.samples or any(link.optional)) and bound.arrays == "torch"
-    return bound.node.kind == "stateless" and link.batch == "stack" and bool(link.inputs) and shapes and plain
-
-
-def _config(node: NodeLink, device: str) -> dict[str, Any]:
-    """The node's config; on a GPU with the `dtype` that its precision asks for, bfloat16 if it asks for none, unless it names one."""
-    if not device.startswith("cuda"):
-        return node.config
-    return {"dtype": DTYPES.get(node.precision, "bfloat16"), **node.config}
-
-
->>>>>>> eadd5c0 (Consumers of streams work in a queue beside the main one; prompts and stacked ops are captured)
 def _arrays_of(node: NodeLink, cls: Any) -> str:
     """The array library a component asks for."""
     name = getattr(cls, "ARRAYS", "torch")

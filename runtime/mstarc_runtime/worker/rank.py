@@ -108,7 +108,7 @@ class Rank:
             self.queues.wait(loaded)
             for walk in self.linked.walks:
                 if walk.name in self.consumers:
-                    self.ops.capture(walk, runner, progress)
+                    self.ops.capture_beside(walk, runner, progress)
 
     # ---------------------------------------------------------------------------------------------------------- messages
 
