@@ -30,11 +30,11 @@ class Ask(ConductorProgram):
         prefix, tail = yield request.extern("layout", request.inputs.messages)
         for part in prefix:
             if part.kind == "text_part":
-                yield request.walk("read", part.ids)
+                yield request.start("read", part.ids)
             elif part.kind == "audio_part":
                 (heard,) = yield request.walk("hear", part.mel, part.forced)
                 retell = yield request.extern("retell", heard)
-                yield request.walk("read", retell)
+                yield request.start("read", retell)
         yield request.together(
             answering=self.chat_answering(request, tail),
             speaking=self.chat_speaking(request),

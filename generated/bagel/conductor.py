@@ -42,14 +42,14 @@ class Bagel(ConductorProgram):
         layout = yield request.extern("layout", request.inputs.parts, request.params.think)
         for part in layout:
             if part.kind == "text_part":
-                yield request.walk("read_text", part)
+                yield request.start("read_text", part)
             elif part.kind == "image_part":
-                yield request.walk("read_image", part)
+                yield request.start("read_image", part)
         if request.wants("image"):
             if request.params.think:
                 (thought,) = yield request.walk("write")
                 rewrap = yield request.extern("rewrap", thought)
-                yield request.walk("note", rewrap)
+                yield request.start("note", rewrap)
             yield request.walk("draw", h, w)
         else:
             yield request.walk("write")

@@ -25,7 +25,7 @@ class Pi05(ConductorProgram):
         """request act(images: list(image), task: text, state: f32[R]?) -> action"""
         cameras = yield request.extern("cameras", request.inputs.images)
         prompt = yield request.extern("prompt", request.inputs.task, request.inputs.state)
-        yield request.walk("look", cameras, prompt)
+        yield request.start("look", cameras, prompt)
         yield request.walk("flow")
         return ()
 

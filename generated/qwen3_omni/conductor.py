@@ -51,11 +51,11 @@ class Qwen3Omni(ConductorProgram):
         """arm thinking"""
         for part in prefix:
             if part.kind == "text_part":
-                yield request.walk("read", part)
+                yield request.start("read", part)
             elif part.kind == "audio_part":
-                yield request.walk("listen", part)
+                yield request.start("listen", part)
             elif part.kind == "vision_part":
-                yield request.walk("look", part)
+                yield request.start("look", part)
         yield request.walk("answer", tail, closes=("media", "said", "states"))
         return ()
 
@@ -63,8 +63,8 @@ class Qwen3Omni(ConductorProgram):
         """arm talking"""
         if self.let_speech(request):
             for part_4 in prefix:
-                yield request.walk("follow", part_4.view)
-            yield request.walk("follow", tail.view)
+                yield request.start("follow", part_4.view)
+            yield request.start("follow", tail.view)
             yield request.walk("talk", closes=("frames",))
         return ()
 

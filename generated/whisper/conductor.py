@@ -23,11 +23,11 @@ class Whisper(ConductorProgram):
             (tongue,) = yield request.walk("recognise", first)
             for part in all_:
                 opening = yield request.extern("opening", tongue, request.params.task)
-                yield request.walk("write", part, opening)
+                yield request.start("write", part, opening)
         else:
             for part_2 in all_:
                 opening_2 = yield request.extern("opening", known, request.params.task)
-                yield request.walk("write", part_2, opening_2)
+                yield request.start("write", part_2, opening_2)
         return ()
 
     def recognise_need(self, request: RequestRun, need: Need, part: Any) -> None:

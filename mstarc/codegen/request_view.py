@@ -32,6 +32,7 @@ from mstarc.ir.types import ValueId
 from mstarc.ir.visit import blocks_of, results_of
 from mstarc.passes.effects import Ends, Names, StreamEnds
 from mstarc.passes.liveness import reads_of_block
+from mstarc.passes.transitions import Ahead
 from mstarc.source import Span
 
 NOTHING: Ends = frozenset()
@@ -48,6 +49,7 @@ class RequestWriter:
         values = values_of(request.inputs, request.body)
         self.values = {value.id: value for value in values}
         self.read = frozenset(reads_of_block(request.body))
+        self.ahead = Ahead(request)
         self.names = names_of(request.inputs, request.body)
         self._methods: list[Method] = []
 
@@ -151,7 +153,8 @@ class _Coroutine:
             if closes:
                 args.append(tuple_of(closes, "closes="))
         targets = [self.names[v.id] if v is not None and v.id in self.owner.read else None for v in op.results]
-        self.writer.add(bind(targets, Call("yield request.walk", tuple(args)), several=True))
+        verb = "start" if op in self.owner.ahead else "walk"
+        self.writer.add(bind(targets, Call(f"yield request.{verb}", tuple(args)), several=True))
 
     def _if(self, op: If, place: Place, after: Ends | None) -> None:
         self.writer.open(f"if {text(op.cond, place)}:")

@@ -275,6 +275,12 @@ class RequestRun(Protocol):
         """yield: run a walk on its rank. `closes`: streams that no later walk of this arm sends on. Gives a tuple of results."""
         ...
 
+    def start(self, name: str, *args: Any, closes: tuple[str, ...] = ()) -> Any:
+        """yield: as `walk`, but go on at once, without results. The walks that come next, those of the arms of a `together` too, begin
+        when it has ended well; so do the ends of the arm and of the request.
+        """
+        ...
+
     def together(self, **arms: Any) -> Any:
         """yield: run the arms (coroutines) at once until all have ended."""
         ...

@@ -15,6 +15,7 @@ from mstarc.cli.guard import Failure
 from mstarc.cli.serving import with_threads
 from mstarc.cli.values import extra_params, pairs, plain_value, typed_value
 from mstarc_runtime.abi.linked import Linked, RankLink
+from mstarc_runtime.abi.messages import ABI
 from tests.cli.conftest import ROOT, Command
 
 HELLO = "examples/hello/generated"
@@ -122,7 +123,7 @@ def test_threads_that_no_placement_names_are_shared() -> None:
     def threads(given: list[int], cores: int) -> list[int]:
         ranks = [RankLink(rank=i, threads=n) for i, n in enumerate(given)]
         linked = Linked(
-            abi=1, model="m", package="p", digest="d", ranks=ranks, config={}, nodes=[], caches=[], contexts=[],
+            abi=ABI, model="m", package="p", digest="d", ranks=ranks, config={}, nodes=[], caches=[], contexts=[],
             samplers=[], streams=[], walks=[], externs={}, checkpoints=[],
         )  # fmt: skip
         return [rank.threads for rank in with_threads(linked, cores).ranks]

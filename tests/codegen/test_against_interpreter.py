@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mstarc.ir.core import Stop
+from mstarc.ir.core import Program, Stop
+from mstarc.passes.effects import calls_of
 from mstarc.passes.form_regions import form_regions, loops_of
+from mstarc.passes.transitions import Ahead
 from tests.codegen.agreement import agree_everywhere, random_program, two_ended
 
 SEEDS = tuple(islice((seed for seed in count() if two_ended(random_program(seed))), 300))
@@ -21,10 +23,16 @@ async def test_random_programs(seed: int, tmp_path: Path, monkeypatch: pytest.Mo
     await agree_everywhere(seed, tmp_path, monkeypatch)
 
 
+def started_ahead(program: Program) -> int:
+    """Walk calls whose end the conductor does not wait for."""
+    return sum(call in Ahead(request) for request in program.requests for call in calls_of(request.body))
+
+
 def test_random_programs_hold_both_kinds_of_loops() -> None:
-    regions = coroutines = sends = gathers = stops = 0
+    regions = coroutines = sends = gathers = stops = starts = 0
     for seed in SEEDS:
         program = random_program(seed)
+        starts += started_ahead(program)
         for walk in program.walks:
             found = form_regions(walk, program)
             regions += len(found)
@@ -33,5 +41,6 @@ def test_random_programs_hold_both_kinds_of_loops() -> None:
             gathers += sum(bool(region.collects) for region in found.values())
             stops += sum(any(isinstance(op, Stop) for op in r.loop.body.ops) for r in found.values())
     assert len(SEEDS) == 300
+    assert starts > 300
     assert min(regions, coroutines) > 20
     assert min(sends, gathers, stops) > 5

@@ -281,7 +281,7 @@ def arm(body: str) -> str:
 )
 def test_the_last_sender_of_an_arm_closes(body: str, calls: list[str]) -> None:
     found = program(SENDER + TAKER, arm(body))
-    lines = [line.strip() for line in conductor(found).splitlines() if 'request.walk("w"' in line]
+    lines = [line.strip() for line in conductor(found).splitlines() if '("w"' in line]
     assert ["closes" if 'closes=("s",)' in line else "" for line in lines] == calls
 
 

@@ -7,6 +7,7 @@ Arm k takes from stream k - 1 (all chunks, or a bounded number of `next`) and se
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from mstarc_runtime.abi.chunks import Policy, least_capacity, policy_of
 
@@ -40,11 +41,13 @@ class Generator:
     """Writes one program. `text()` is the same for the same seed.
 
     A `sound` one keeps most rules of the checks too: contexts are written before they are read, streams are sent on, overlaps are
-    declared, and the bounds of loops are in range.
+    declared, and the bounds of loops are in range. One with `chains` has the same walks, and calls several of them in a row: before,
+    in and after its `together`, some with results that go to later ones.
     """
 
-    def __init__(self, seed: int, sound: bool = False) -> None:
+    def __init__(self, seed: int, sound: bool = False, chains: bool = False) -> None:
         self.sound = sound
+        self.calls = random.Random(seed) if chains else None
         self.random = random.Random(seed)
         self.arms = self.random.randint(1, 3)
         self.next_id = 0
@@ -249,11 +252,61 @@ class Generator:
         for arm in range(self.arms):
             lines += [f"context c{arm} on kv", f"context d{arm} on kv", f"sampler pick{arm}(temperature = 0.8)"]
             lines.append(NODE.format(arm=arm).rstrip())
+            if self.calls is not None:
+                lines += [f"context e{arm} on kv", f"sampler plain{arm}(temperature = 0.8)"]
         lines += [self.stream(arm, empties[arm]) for arm in range(self.arms - 1)]
         for arm in range(self.arms):
             lines += self.walk(arm, empties[arm - 1] if arm else False)
         outputs = ", ".join(f"m{arm}" for arm in range(self.arms))
-        lines += [f"request r(%0 start: host i64[]) -> ({outputs}) {{", "  together {"]
-        for arm in range(self.arms):
-            lines += [f"    arm a{arm} {{", f"      call w{arm}(%0)", "    }"]
-        return "\n".join([*lines, "  }", "}"]) + "\n"
+        head = f"request r(%0 start: host i64[]) -> ({outputs}) {{"
+        if self.calls is None:
+            return (
+                "\n".join([*lines, head, *self.together("a", [[f"call w{arm}(%0)"] for arm in range(self.arms)]), "}"])
+                + "\n"
+            )
+        lines += [line for arm in range(self.arms) for line in self.plain_walk(arm)]
+        self.next_id = 1
+        every = range(self.arms)
+        body = self.some_calls(self.calls, every, ["%0"])
+        if self.calls.random() < 0.5:
+            body += self.together("b", [self.some_calls(self.calls, [arm], ["%0"], "x") for arm in every])
+        body += self.together("a", [self.some_calls(self.calls, [arm], ["%0"]) for arm in every])
+        return "\n".join([*lines, head, *body, *self.some_calls(self.calls, every, ["%0"]), "}"]) + "\n"
+
+    def together(self, prefix: str, arms: list[list[str]]) -> list[str]:
+        lines = ["together {"]
+        for arm, calls in enumerate(arms):
+            lines += [f"  arm {prefix}{arm} {{", *("    " + line for line in calls), "  }"]
+        return [*lines, "}"]
+
+    def plain_walk(self, arm: int) -> list[str]:
+        """One without streams, that gives two results."""
+        return [
+            f"walk x{arm}(%0 v: i64[]) -> (y: i64[] = %1, z: i64[] = %3) {{",
+            "  %1 y: i64[] = invoke n.f(%0)",
+            f"  %2 l: f32[40] = invoke llm.step(%1) writes e{arm}",
+            f'  %3 z: i64[] = sample plain{arm}(%2) site "x"',
+            f"  emit %3 as m{arm}",
+            "}",
+        ]
+
+    def some_calls(self, r: random.Random, arms: Sequence[int], values: list[str], walks: str = "wxx") -> list[str]:
+        """Walk calls of these arms, one to five; the host looks at some of the results, and some calls depend on a param."""
+        lines: list[str] = []
+        for _ in range(r.randint(1, 5)):
+            walk, value = f"{r.choice(walks)}{r.choice(arms)}", r.choice(values)
+            call = f"call {walk}({value})"
+            bare = call if walk[0] == "w" else f"_, _ = {call}"
+            if r.random() < 0.2:
+                lines += [f"if {r.choice(['param.q', 'param.p > 2'])} {{", f"  {bare}", "}"]
+            elif walk[0] == "w" or r.random() < 0.4:
+                lines.append(bare)
+            else:
+                (y, first), (z, second) = self.value(), self.value()
+                lines.append(f"{first}, {second} = {call}")
+                values = [*values, f"%{y}", f"%{z}"]
+                if r.random() < 0.3:
+                    w, summed = self.value()
+                    lines.append(f"{summed} = compute (%{y} + %{z}) % 1009")
+                    values.append(f"%{w}")
+        return lines

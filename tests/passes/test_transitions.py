@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mstarc.ir.core import Program
 from mstarc.ir.text import parse_program
-from mstarc.passes.transitions import chains_of, say_chains, walks_before
+from mstarc.passes.effects import calls_of
+from mstarc.passes.transitions import Ahead, chains_of, say_chains, walks_before
 
 HEAD = """mstarc.ir 1
 model t
@@ -23,8 +24,38 @@ def chains(body: str) -> list[tuple[str, tuple[str, ...]]]:
     return [(chain.arm, chain.walks) for chain in chains_of(program(body))]
 
 
-def test_a_result_that_goes_from_walk_to_walk_stays_with_the_worker() -> None:
-    assert chains("call a(%0) %2 y: i64[] = call b(%0) call c(%2)") == [("", ("a", "b", "c"))]
+def ahead(body: str) -> list[str]:
+    """The walks whose end the host does not wait for."""
+    (request,) = program(body).requests
+    found = Ahead(request)
+    return [call.walk for call in calls_of(request.body) if call in found]
+
+
+def test_a_result_that_is_read_is_waited_for() -> None:
+    body = "call a(%0) %2 y: i64[] = call b(%0) call c(%2)"
+    assert chains(body) == [("", ("a", "b")), ("", ("c",))]
+    assert ahead(body) == ["a"]
+
+
+def test_a_result_that_nobody_reads_is_not() -> None:
+    body = "_ = call b(%0) %2 y: i64[] = call b(%0) call c(%0)"
+    assert chains(body) == [("", ("b", "b", "c"))]
+    assert ahead(body) == ["b", "b"]
+
+
+def test_the_last_one_is_waited_for() -> None:
+    assert ahead("call a(%0)") == []
+    assert ahead("call a(%0) if %0 > 3 { call a(%0) } else { call c(%0) }") == ["a"]
+    assert ahead("if %0 > 3 { call a(%0) } else { call c(%0) } call a(%0)") == ["a", "c"]
+    assert ahead("if %0 > 3 { call a(%0) call c(%0) } else { }") == ["a"]
+
+
+def test_in_a_loop_over_parts_each_may_be_followed_by_the_next() -> None:
+    assert ahead("parts %1 { each %2 part: host i64[] { call a(%2) call c(%2) } }") == ["a", "c"]
+    assert ahead("parts %1 { each %2 part: host i64[] { call a(%2) %3 y: i64[] = call b(%2) call c(%3) } }") == [
+        "a",
+        "c",
+    ]
 
 
 def test_an_extern_of_the_inputs_is_settled_before_the_first_walk() -> None:
@@ -32,10 +63,10 @@ def test_an_extern_of_the_inputs_is_settled_before_the_first_walk() -> None:
 
 
 def test_an_extern_of_a_result_waits_for_the_walk() -> None:
-    assert chains("%2 y: i64[] = call b(%0) %3 z: host i64[] = extern think(%2) call a(%3)") == [
-        ("", ("b",)),
-        ("", ("a",)),
-    ]
+    body = "%2 y: i64[] = call b(%0) %3 z: host i64[] = extern think(%2) call a(%3)"
+    assert chains(body) == [("", ("b",)), ("", ("a",))]
+    assert ahead(body) == []
+    assert ahead("%2 y: i64[] = call b(%0) call a(%0) %3 z: host i64[] = extern think(%2) call a(%3)") == ["a"]
 
 
 def test_a_value_made_of_a_result_waits_too() -> None:
@@ -50,9 +81,10 @@ def test_loops_over_parts_and_branches_are_settled_at_admission() -> None:
 
 def test_each_arm_has_its_own_and_the_host_joins_them() -> None:
     body = "call a(%0) together { arm one { call a(%0) } arm two { call c(%0) } } call a(%0)"
-    assert chains(body) == [("", ("a",)), ("one", ("a",)), ("two", ("c",)), ("", ("a",))]
+    assert chains(body) == [("", ("a", "together")), ("one", ("a",)), ("two", ("c",)), ("", ("a",))]
+    assert ahead(body) == ["a"]
     said = list(say_chains(program(body), chains_of(program(body))))
-    assert said == ["request r: a", "request r, arm one: a", "request r, arm two: c", "request r: a"]
+    assert said == ["request r: a, together", "request r, arm one: a", "request r, arm two: c", "request r: a"]
 
 
 def test_what_may_come_before() -> None:

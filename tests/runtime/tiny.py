@@ -25,6 +25,7 @@ from mstarc_runtime.abi.linked import (
     StreamLink,
     WalkLink,
 )
+from mstarc_runtime.abi.messages import ABI
 from mstarc_runtime.engines.component import Checkpoint, Run
 from mstarc_runtime.models import llama_config, llama_weights
 from mstarc_runtime.models.llama import Llama
@@ -177,7 +178,7 @@ def _llm(cache: str, bad: int) -> NodeLink:
 def _linked(model: str, pages: int, device: str, ranks: int, **parts: Any) -> Linked:
     cache = CacheLink(name="lm", layers=2, heads=4, kv_heads=2, head_dim=6, pages=pages)
     return Linked(
-        abi=1,
+        abi=ABI,
         model=model,
         package=str(GENERATED / model),
         digest="",

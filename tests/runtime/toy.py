@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink, RankLink, StreamLink, WalkLink
+from mstarc_runtime.abi.messages import ABI
 
 LOG: list[tuple[str, Any]] = []  # what the ops of this process ran, in order
 
@@ -218,7 +219,7 @@ def linked(folder: Path, ranks: int = 1, capacity: int = 4, fail_at: int = 10**9
     (folder / "conductor.py").write_text(textwrap.dedent(CONDUCTOR))
     sink = ranks - 1
     return Linked(
-        abi=1,
+        abi=ABI,
         model="toy",
         package=str(folder),
         digest="",

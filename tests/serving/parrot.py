@@ -212,7 +212,7 @@ def linked(**changes: Any) -> Linked:
     for section, values in changes.items():
         modalities[section] = values
     return Linked(
-        abi=1,
+        abi=ABI,
         model=MODEL,
         package="",
         digest="0123456789abcdef",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-ABI = 1  # raised whenever a message or the linked program changes its meaning
+ABI = 2  # raised whenever a message or the linked program changes its meaning
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -31,7 +31,11 @@ class Open(Message, frozen=True, tag="open"):
 
 
 class Start(Message, frozen=True, tag="start"):
-    """Run one walk. `scope` numbers the `together` it belongs to; `closes` are streams that end when this walk ends."""
+    """Run one walk. `scope` numbers the `together` it belongs to; `closes` are streams that end when this walk ends.
+
+    `after`: a run of the same request that was sent to this rank before, 0 = none. The walk begins when that one has ended well; if it
+    fails, the walk never begins, and nothing is told of it.
+    """
 
     request: int
     run: int
@@ -39,6 +43,7 @@ class Start(Message, frozen=True, tag="start"):
     args: list[Any]
     scope: int
     closes: list[str]
+    after: int = 0
 
 
 class CloseStream(Message, frozen=True, tag="close"):
@@ -111,7 +116,9 @@ class WalkEnded(Message, frozen=True, tag="ended"):
 
 
 class WalkFailed(Message, frozen=True, tag="failed"):
-    """A walk raised. `text` is for the client; `status` the HTTP status it should map to; `field` what of the request is wrong."""
+    """A walk raised, and what was to begin after it never will. `text` is for the client; `status` the HTTP status it should map to;
+    `field` what of the request is wrong.
+    """
 
     request: int
     run: int

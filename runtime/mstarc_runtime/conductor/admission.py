@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UnknownValue:
-    """A value that only the real run knows. It has no length and no fields; whatever needs them is unknown too."""
+    """A value that only the real run knows. It has no length and no fields; whatever is made of it is unknown too."""
 
     def __getattr__(self, name: str) -> UnknownValue:
         if name.startswith("__"):
@@ -28,6 +28,12 @@ class UnknownValue:
 
     def __iter__(self) -> Any:
         return iter(())
+
+    def _with(self, *others: Any) -> UnknownValue:
+        return self
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __neg__ = _with
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _with
 
 
 UNKNOWN = UnknownValue()

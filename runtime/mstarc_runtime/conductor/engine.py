@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.abi.linked import Linked, WalkLink
 from mstarc_runtime.abi.messages import (
     ABI,
     CloseStream,
@@ -41,7 +41,7 @@ from mstarc_runtime.abi.messages import (
 from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.conductor.admission import Needs, check_limits, dry_run
 from mstarc_runtime.conductor.params import check_inputs, check_params
-from mstarc_runtime.conductor.requests import Event, RequestRun, run_program
+from mstarc_runtime.conductor.requests import Event, RequestRun, WalkCall, run_program
 from mstarc_runtime.conductor.room import Room
 from mstarc_runtime.errors import BadRequest, Busy, RequestFailed, RuntimeFault, Unavailable
 from mstarc_runtime.program import ConductorProgram, plain
@@ -84,7 +84,7 @@ class Engine:
         }
         self.running: dict[int, RequestRun] = {}
         self._freeing: dict[int, tuple[RequestRun, set[int]]] = {}
-        self._walks: dict[int, tuple[RequestRun, int, asyncio.Future[list[Any]]]] = {}
+        self._walks: dict[int, WalkCall] = {}  # by run, in the order in which they were sent: those that have not ended
         self._numbers = itertools.count(1)
         self._scopes = itertools.count(1)
         self._ready: dict[int, Ready] = {}
@@ -225,7 +225,7 @@ class Engine:
             async with asyncio.timeout(deadline_s):
                 await run_program(run, getattr(self.program, run.entry.name)(run), NO_SCOPE)
         except TimeoutError:
-            waits = ", ".join(sorted(run.interrupted)) or "its program"
+            waits = ", ".join(sorted(self._under_way(run))) or "its program"
             error = RequestFailed(f"the deadline of {deadline_s:g} s passed while waiting for {waits}", 504)
         except asyncio.CancelledError:
             error = run.aborted or RequestFailed("cancelled", 499)
@@ -241,14 +241,19 @@ class Engine:
     def _free(self, run: RequestRun) -> None:
         """Tell every rank that the request is over; its pages count as used until each has answered."""
         self.running.pop(run.number, None)
-        for number, (owner, _, _) in list(self._walks.items()):
-            if owner is run:
-                del self._walks[number]
+        for call in list(self._walks.values()):
+            if call.request is run:
+                del self._walks[call.number]
         ranks = {rank for rank in run.ranks if rank in self._ready}
         self._freeing[run.number] = (run, ranks)
         for rank in ranks:
             self.cluster.send(rank, Finish(run.number))
         self._freed(run.number, None)
+
+    def _under_way(self, run: RequestRun) -> set[str]:
+        """Names of the walks that have begun and not ended."""
+        calls = (call for call in self._walks.values() if call.request is run)
+        return {call.name for call in calls if call.after is None or call.after.number not in self._walks}
 
     def _freed(self, number: int, rank: int | None) -> None:
         found = self._freeing.get(number)
@@ -268,29 +273,33 @@ class Engine:
         """Run host Python (an extern) off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def run_walk(
-        self, run: RequestRun, name: str, args: tuple[Any, ...], scope: int, closes: tuple[str, ...]
-    ) -> tuple[Any, ...]:
-        """Run one walk on its rank and give its results."""
-        rank = self._walk_links[name].rank
+    def rank_of(self, walk: str) -> int:
+        """Where a walk runs."""
+        return self._walk_links[walk].rank
+
+    def send_walk(
+        self,
+        run: RequestRun,
+        name: str,
+        args: tuple[Any, ...],
+        scope: int,
+        closes: tuple[str, ...],
+        after: WalkCall | None,
+    ) -> WalkCall:
+        """Have one walk run on its rank: at once, or when `after`, which was sent to that rank, has ended. Raises RequestFailed."""
+        rank = self.rank_of(name)
         if rank not in self._ready:
             raise RequestFailed(f"rank {rank} is not running", 503)
         self._open(run, rank)
         if scope == NO_SCOPE:
-            self._end_streams(run, scope, self._walk_links[name].takes, self._walk_links[name].sends)
+            self._end_outside(run, self._walk_links[name])
         number = next(self._numbers)
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._walks[number] = (run, rank, future)
-        run.waiting[number] = name
-        self.cluster.send(rank, Start(run.number, number, name, [plain(value) for value in args], scope, list(closes)))
-        try:
-            return tuple(await future)
-        except asyncio.CancelledError:
-            run.interrupted.add(name)
-            raise
-        finally:
-            self._walks.pop(number, None)
-            run.waiting.pop(number, None)
+        call = WalkCall(run, number, name, rank, after, asyncio.get_running_loop().create_future())
+        self._walks[number] = call
+        follows = after.number if after is not None else 0
+        values = [plain(value) for value in args]
+        self.cluster.send(rank, Start(run.number, number, name, values, scope, list(closes), follows))
+        return call
 
     def _open(self, run: RequestRun, rank: int) -> None:
         """Make the request known on a rank, once."""
@@ -311,8 +320,16 @@ class Engine:
         self._end_streams(run, scope, takes - sends, sends - takes)
         return scope
 
+    def _end_outside(self, run: RequestRun, walk: WalkLink) -> None:
+        """Outside any `together` a walk that takes finds its streams ended, and what it sends is discarded: told once in a request."""
+        fresh = {*walk.takes, *walk.sends} - run.ended_outside
+        run.ended_outside |= fresh
+        for name in sorted(fresh):
+            self._open(run, self._streams[name].sink)
+        self._end_streams(run, NO_SCOPE, fresh, fresh)
+
     def _end_streams(self, run: RequestRun, scope: int, unsent: Iterable[str], untaken: Iterable[str]) -> None:
-        """Streams with one end in a scope: what nobody sends on has ended, and what nobody takes from is discarded."""
+        """Streams with an end missing in a scope: what nobody sends on has ended, and what nobody takes from is discarded."""
         for name in sorted(unsent):
             self._tell(run, self._streams[name].source, CloseStream(run.number, name, scope))
         for name in sorted(untaken):
@@ -346,7 +363,9 @@ class Engine:
                 self._on_walk_ended(message)
             case WalkFailed(run=number, text=text, status=status, field=field):
                 refused = 400 <= status < 499
-                self._settle(number, BadRequest(text, field, status) if refused else RequestFailed(text, status))
+                self._on_walk_failed(
+                    number, BadRequest(text, field, status) if refused else RequestFailed(text, status)
+                )
             case Freed(request=number, counts=counts):
                 freed = self._known(number)
                 if freed is not None:
@@ -379,20 +398,26 @@ class Engine:
             self._room.advance()
 
     def _on_walk_ended(self, message: WalkEnded) -> None:
-        found = self._walks.get(message.run)
-        if found is None:
+        call = self._walks.pop(message.run, None)
+        if call is None:
             return
-        run, _, future = found
-        walk = run.waiting.get(message.run, "")
-        run.outcome.causes.update({f"{walk}.{label}": why for label, why in message.causes.items()})
-        run.count({name if name.startswith("context:") else f"{walk}.{name}": n for name, n in message.counts.items()})
-        if not future.done():
-            future.set_result(message.results)
+        call.after = None  # it has ended too
+        run = call.request
+        run.outcome.causes.update({f"{call.name}.{label}": why for label, why in message.causes.items()})
+        run.count({n if n.startswith("context:") else f"{call.name}.{n}": count for n, count in message.counts.items()})
+        if not call.results.done():
+            call.results.set_result(tuple(message.results))
 
-    def _settle(self, number: int, error: RuntimeFault) -> None:
-        found = self._walks.get(number)
-        if found is not None and not found[2].done():
-            found[2].set_exception(error)
+    def _on_walk_failed(self, number: int, error: RuntimeFault) -> None:
+        """The walk, and those that were to follow it, have failed: once, and for its reason."""
+        failed: set[int] = set()
+        for call in list(self._walks.values()):
+            if call.number == number or (call.after is not None and call.after.number in failed):
+                failed.add(call.number)
+                del self._walks[call.number]
+                if not call.results.done():
+                    call.results.set_exception(error)
+                    call.results.exception()  # whether somebody waits for it or not
 
     def _on_lost(self, rank: int, why: str) -> None:
         """A rank died: fail what runs there at once; the cluster restarts it, and `ready` is false until then."""

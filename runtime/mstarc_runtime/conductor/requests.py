@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ class WalkStep:
     name: str
     args: tuple[Any, ...]
     closes: tuple[str, ...]
+    ahead: bool = False  # go on before it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,22 @@ class Event:
     time: float  # seconds on the monotonic clock, when the conductor received it
 
 
+@dataclass(eq=False, slots=True)
+class WalkCall:
+    """A walk that was sent to its rank. `after`: the call whose end its rank waits for."""
+
+    request: RequestRun
+    number: int
+    name: str
+    rank: int
+    after: WalkCall | None
+    results: asyncio.Future[tuple[Any, ...]]
+
+    @property
+    def over(self) -> bool:
+        return self.results.done()
+
+
 @dataclass(slots=True)
 class Outcome:
     """How a request ended: per walk the loops' causes (`stop`, `max`) and counts."""
@@ -54,6 +72,7 @@ class Outcome:
     )  # "<walk>.<loop>" -> bodies; "context:<name>" -> longest length
 
 
+AHEAD = 4  # starts of one coroutine that may wait on a rank: their arguments lie in its memory
 _END = object()
 
 
@@ -88,8 +107,7 @@ class RequestRun:
         self.freed = asyncio.Event()  # no rank holds anything of it any more; `outcome.counts` is complete
         self.emitted: dict[str, int] = {}  # modality -> events that the ranks emitted, seen by the client or not
         self.ranks: set[int] = set()  # where the request is open
-        self.waiting: dict[int, str] = {}  # run -> walk that has not ended
-        self.interrupted: set[str] = set()  # walks that ran when the request was stopped
+        self.ended_outside: set[str] = set()  # streams that have neither end outside a `together`, once that was told
         self._known: list[tuple[ExternStep, Any]] = []
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
@@ -107,6 +125,9 @@ class RequestRun:
 
     def walk(self, name: str, *args: Any, closes: tuple[str, ...] = ()) -> WalkStep:
         return WalkStep(name, args, closes)
+
+    def start(self, name: str, *args: Any, closes: tuple[str, ...] = ()) -> WalkStep:
+        return WalkStep(name, args, closes, ahead=True)
 
     def together(self, **arms: Any) -> TogetherStep:
         return TogetherStep(arms)
@@ -170,33 +191,67 @@ class RequestRun:
         self.cancel()
 
 
-async def run_program(request: RequestRun, steps: Any, scope: int) -> None:
-    """Drive one program coroutine (the request's own, or an arm's) to its end."""
+class Line:
+    """The walks of one program coroutine, which run one after the other. `last`: the newest that was sent; it may wait for others."""
+
+    def __init__(self, request: RequestRun, scope: int, after: WalkCall | None) -> None:
+        self._engine, self._request, self._scope = request.engine, request, scope
+        self._sent: deque[WalkCall] = deque()
+        self.last = after
+
+    async def walk(self, step: WalkStep) -> tuple[Any, ...]:
+        """Send a walk and wait for its results, unless it is to run ahead. Behind a walk of another rank it is sent when that has ended."""
+        if self.last is not None and (self.last.over or self.last.rank != self._engine.rank_of(step.name)):
+            await self.end()
+        while len(self._sent) > AHEAD:
+            await self._sent.popleft().results
+        self.last = self._engine.send_walk(self._request, step.name, step.args, self._scope, step.closes, self.last)
+        if step.ahead:
+            self._sent.append(self.last)
+            return ()
+        self._sent.clear()
+        return await self.last.results
+
+    async def end(self) -> None:
+        """Wait for all that was sent. Raises what the first of them that failed raised."""
+        if self.last is not None:
+            await self.last.results
+        self.last = None
+        self._sent.clear()
+
+
+async def run_program(request: RequestRun, steps: Any, scope: int, after: WalkCall | None = None) -> None:
+    """Drive one program coroutine (the request's own, or an arm's) to its end. `after`: its first walk begins when this one has ended."""
     answer: Any = None
+    line = Line(request, scope, after)
     while True:
         try:
             step = steps.send(answer)
         except StopIteration:
+            if line.last is not after:
+                await line.end()
             return
         match step:
             case ExternStep():
                 answer = await request.engine.in_thread(lambda step=step: request.call_extern(step))  # type: ignore[misc]
-            case WalkStep(name=name, args=args, closes=closes):
-                answer = await request.engine.run_walk(request, name, args, scope, closes)
+            case WalkStep():
+                answer = await line.walk(step)
             case TogetherStep(arms=arms):
-                await run_together(request, arms)
+                await run_together(request, arms, line.last)
                 answer = None
             case _:
                 raise TypeError(f"request program yielded {step!r}, which no verb gives")
 
 
-async def run_together(request: RequestRun, arms: Mapping[str, Any]) -> None:
-    """Run arms at once. When one ends, its streams end: nothing more is sent, and what is sent to it is discarded."""
+async def run_together(request: RequestRun, arms: Mapping[str, Any], after: WalkCall | None) -> None:
+    """Run arms at once; their walks begin when `after` has ended. When an arm ends, its streams end: nothing more is sent, and what is
+    sent to it is discarded.
+    """
     engine = request.engine
     scope = engine.begin_together(request, arms)
 
     async def run_arm(label: str, steps: Any) -> None:
-        await run_program(request, steps, scope)
+        await run_program(request, steps, scope, after)
         sends, takes = engine.program.ARMS.get(f"{request.entry.name}_{label}", ((), ()))
         engine.end_arm(request, scope, sends, takes)
 

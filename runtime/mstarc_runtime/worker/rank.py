@@ -176,6 +176,9 @@ class Rank:
                 self.stream_out(session, stream, scope).credit(consumed)
 
     def _start(self, session: Session, start: Start) -> None:
+        if start.after and start.after not in session.ended:
+            session.held.setdefault(start.after, []).append(start)
+            return
         run = WalkRun(self, session, start.run, start.walk, start.scope, start.closes)
         session.runs[start.run] = run
         if session.broken is not None:
@@ -235,11 +238,14 @@ class Rank:
             try:
                 self.port.send(CONDUCTOR, WalkEnded(session.request, run.run, values, run.causes, counts))
             except WireError as error:
-                session.broken = session.broken or error
                 self.port.send(CONDUCTOR, self._failure(run, error))
+                self.fail_session(session, error)
 
         session.end_run(run)
         self.outbox.send(session.request, results or (), report)
+        session.ended.add(run.run)
+        for start in session.held.pop(run.run, ()):
+            self._handle_guarded(session, start)
 
     def fail_session(self, session: Session, error: BaseException) -> None:
         """Something outside a walk raised for this request: every walk of it fails, the ones that come too."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from mstarc_runtime.abi.messages import Open
+from mstarc_runtime.abi.messages import Open, Start
 from mstarc_runtime.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Session:
         self.outs: dict[tuple[str, int], StreamOut] = {}
         self.ins: dict[tuple[str, int], StreamIn] = {}
         self.runs: dict[int, WalkRun] = {}
+        self.ended: set[int] = set()  # runs that ended well
+        self.held: dict[int, list[Start]] = {}  # run -> starts that begin when it has ended well
         self.alive = True
         self.broken: BaseException | None = None  # why no walk of the request can run here any more
 
@@ -99,6 +101,7 @@ class Session:
             run.alive = False
             run.close()
         self.runs.clear()
+        self.held.clear()
         self.drop(tuple(self.contexts))
         self.outs.clear()
         self.ins.clear()
