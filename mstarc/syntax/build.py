@@ -1,16 +1,15 @@
-"""Lark's parse tree of one declaration to the syntax tree. Takes trees whose positions are byte offsets; gives `ast` nodes."""
+"""The parse tree of one declaration to the syntax tree. Takes nodes whose positions are byte offsets; gives `ast` nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, cast
-
-from lark import Token, Tree
+from typing import Any, Literal, cast
 
 from mstarc.source import SourceFile, Span
 from mstarc.syntax import ast
+from mstarc.syntax.automaton import Node, Part
+from mstarc.syntax.tokens import Token
 
-Part: TypeAlias = "Tree[Token] | Token | None"
 DEEPEST = 64
 
 
@@ -30,6 +29,11 @@ class NumberTooLarge(Exception):
         self.span = span
 
 
+def _text(part: Part) -> str:
+    assert isinstance(part, Token)
+    return part.text
+
+
 class Builder:
     """Builds declarations of one file."""
 
@@ -38,48 +42,46 @@ class Builder:
         self._data = source.text.encode("utf-8")
         self._depth = 0
 
-    def decl(self, tree: Tree[Token]) -> ast.Decl:
+    def decl(self, tree: Node) -> ast.Decl:
         """One declaration. Raises TooDeep or NumberTooLarge."""
         return cast(ast.Decl, self._visit(tree))
 
     # ---------------------------------------------------------------------------------------------------------- plumbing
 
-    def _visit(self, tree: Tree[Token]) -> Any:
+    def _visit(self, tree: Node) -> Any:
         self._depth += 1
         try:
             if self._depth > DEEPEST:
                 raise TooDeep(self._span(tree))
-            return getattr(self, f"_{tree.data}")(tree.children, self._span(tree))
+            return getattr(self, f"_{tree.rule}")(tree.children, self._span(tree))
         finally:
             self._depth -= 1
 
-    def _span(self, part: Tree[Token] | Token) -> Span:
-        if isinstance(part, Token):
-            return Span(self._file, part.start_pos or 0, part.end_pos or 0)
-        return Span(self._file, part.meta.start_pos, part.meta.end_pos)
+    def _span(self, part: Node | Token) -> Span:
+        return Span(self._file, part.start, part.end)
 
     def _name(self, part: Part) -> ast.Name:
         assert isinstance(part, Token)
-        return ast.Name(str(part), self._span(part))
+        return ast.Name(part.text, self._span(part))
 
     def _name_or_none(self, part: Part) -> ast.Name | None:
         return None if part is None else self._name(part)
 
     def _maybe(self, part: Part) -> Any:
-        return None if part is None else self._visit(cast("Tree[Token]", part))
+        return None if part is None else self._visit(cast(Node, part))
 
     def _expr(self, part: Part) -> ast.Expr:
-        return cast(ast.Expr, self._visit(cast("Tree[Token]", part)))
+        return cast(ast.Expr, self._visit(cast(Node, part)))
 
     def _expr_or_none(self, part: Part) -> ast.Expr | None:
         return None if part is None else self._expr(part)
 
     def _all(self, parts: Iterable[Part]) -> tuple[Any, ...]:
-        return tuple(self._visit(part) for part in parts if isinstance(part, Tree))
+        return tuple(self._visit(part) for part in parts if isinstance(part, Node))
 
     def _listed(self, part: Part) -> tuple[Any, ...]:
         """The children of an optional list rule (`args`, `params`)."""
-        return () if part is None else cast("tuple[Any, ...]", self._visit(cast("Tree[Token]", part)))
+        return () if part is None else cast("tuple[Any, ...]", self._visit(cast(Node, part)))
 
     # ------------------------------------------------------------------------------------------------------ declarations
 
@@ -124,11 +126,11 @@ class Builder:
         return self._expr(c[0])
 
     def _node(self, c: list[Part], span: Span) -> ast.Node:
-        kind = cast("Tree[Token]", c[1])
+        kind = cast(Node, c[1])
         parts = self._all(c[3:])
         return ast.Node(
             self._name(c[0]),
-            "transformer" if kind.data == "transformer" else "stateless",
+            "transformer" if kind.rule == "transformer" else "stateless",
             self._name_or_none(kind.children[0]),
             self._maybe(c[2]),
             tuple(p for p in parts if isinstance(p, ast.Op)),
@@ -267,8 +269,8 @@ class Builder:
         return ast.Drop(self._listed(c[0]), span)
 
     def _require(self, c: list[Part], span: Span) -> ast.Require:
-        cond = cast("Tree[Token]", c[0])
-        text = self._data[cond.meta.start_pos : cond.meta.end_pos].decode("utf-8")
+        cond = cast(Node, c[0])
+        text = self._data[cond.start : cond.end].decode("utf-8")
         return ast.Require(self._expr(cond), " ".join(text.split()), span)
 
     def _guarded(self, c: list[Part], span: Span) -> ast.Guarded:
@@ -278,7 +280,7 @@ class Builder:
         return ast.Stop(self._expr(c[0]), span)
 
     def _loop(self, c: list[Part], span: Span) -> ast.Loop:
-        kind: Literal["times", "max"] = "times" if c[1] == "times" else "max"
+        kind: Literal["times", "max"] = "times" if _text(c[1]) == "times" else "max"
         bound, body = self._expr(c[2]), self._maybe(c[-1])
         return ast.Loop(self._name(c[0]), kind, bound, self._all(c[3:-1]), body, span)
 
@@ -321,7 +323,7 @@ class Builder:
         found = self._expr(c[0])
         for op, right in zip(c[1::2], c[2::2], strict=True):
             operand = self._expr(right)
-            found = ast.Binary(str(op), found, operand, found.span.to(operand.span))
+            found = ast.Binary(_text(op), found, operand, found.span.to(operand.span))
         return found
 
     _or_ = _and_ = _cmp = _sum = _term = _chain
@@ -336,14 +338,14 @@ class Builder:
         return self._expr(c[0])
 
     def _number(self, c: list[Part], span: Span) -> ast.Number:
-        text = str(c[0]).replace("_", "")
+        text = _text(c[0]).replace("_", "")
         whole = text.isdigit()
         if len(text) > 40 or abs(float(text)) > 1e300 or (whole and int(text) >= 1 << 63):
             raise NumberTooLarge(span)
         return ast.Number(int(text) if whole else float(text), span)
 
     def _string(self, c: list[Part], span: Span) -> ast.Text:
-        return ast.Text(str(c[0])[1:-1], span)
+        return ast.Text(_text(c[0])[1:-1], span)
 
     def _true(self, c: list[Part], span: Span) -> ast.Bool:
         return ast.Bool(True, span)
@@ -368,13 +370,13 @@ class Builder:
 
     def _access(self, c: list[Part], span: Span) -> ast.Access:
         names = (self._name(c[1]),) if isinstance(c[1], Token) else self._listed(c[1])
-        return ast.Access("reads" if c[0] == "reads" else "writes", names, span)
+        return ast.Access("reads" if _text(c[0]) == "reads" else "writes", names, span)
 
     def _args(self, c: list[Part], span: Span) -> tuple[ast.Arg, ...]:
-        return tuple(self._arg(part) for part in c if isinstance(part, Tree))
+        return tuple(self._arg(part) for part in c if isinstance(part, Node))
 
-    def _arg(self, part: Tree[Token]) -> ast.Arg:
-        if part.data == "kwarg":
+    def _arg(self, part: Node) -> ast.Arg:
+        if part.rule == "kwarg":
             name = self._name(part.children[0])
             value = self._expr(part.children[1])
             return ast.Arg(value, name, self._span(part))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lark import Token as LarkToken
-from lark.exceptions import UnexpectedInput
-from lark.parsers.lalr_interactive_parser import InteractiveParser
-
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
 from mstarc.source import SourceFile, Span
+from mstarc.syntax.automaton import Automaton
 from mstarc.syntax.machine import machine
 from mstarc.syntax.tokens import Segment, Token, unclosed
 
@@ -59,7 +56,7 @@ class Found:
         return Span(self.source.path, shown.start, shown.end)
 
 
-def explain(found: Found, parser: InteractiveParser, report: Collector) -> None:
+def explain(found: Found, parser: Automaton, report: Collector) -> None:
     """Report the error at `found`. `parser` is in the state before it."""
     token = found.token
     due = parser.accepts()
@@ -119,17 +116,15 @@ def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str |
     return None
 
 
-def _would_do(found: Found, parser: InteractiveParser) -> bool:
+def _would_do(found: Found, parser: Automaton) -> bool:
     """Whether the text would go on if the word were a name."""
-    trial = parser.copy(deepcopy_values=False)
+    trial = parser.copy()
     follows = found.near(1)
-    try:
-        trial.feed_token(LarkToken("NAME", "x", start_pos=0, end_pos=0))
-        if follows is None:
-            return "$END" in trial.accepts()
-        return bool(set(machine().candidates(follows.kind, follows.text)) & trial.accepts())
-    except UnexpectedInput:
+    if not trial.feed("NAME", Token("word", "x", 0, 0, False)):
         return False
+    if follows is None:
+        return "$END" in trial.accepts()
+    return bool(set(machine().candidates(follows.kind, follows.text)) & trial.accepts())
 
 
 def _due(due: set[str], where: str = "here") -> str:

@@ -1,15 +1,11 @@
-"""The parser that the grammar gives: tables, and which terminals a piece of text can be. Built once a process."""
+"""Which terminals of the grammar a piece of text can be. Built once a process."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 
-from lark import Lark
-from lark.lexer import PatternStr
-
-from mstarc.syntax.tables import load_lark
+from mstarc.syntax.tables import load, words_of
 
 _OPERATORS = {"CMP": ("==", "!=", "<=", ">=", "<", ">"), "ADD": ("+", "-"), "MUL": ("*", "//", "/", "%")}
 _KINDS = {"number": ("NUMBER",), "string": ("STRING",)}
@@ -17,12 +13,11 @@ _KINDS = {"number": ("NUMBER",), "string": ("STRING",)}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`lark` parses `header` and `decl`. `terminals`: what a word or mark can be, the most special first."""
+    """terminals: what a word or mark can be, the most special first. texts: terminal -> how the author writes it."""
 
-    lark: Lark
     terminals: dict[str, tuple[str, ...]]
     reserved: frozenset[str]
-    texts: dict[str, str]  # terminal -> how the author writes it
+    texts: dict[str, str]
 
     def candidates(self, kind: str, text: str) -> tuple[str, ...]:
         """The terminals that a token can be; which one, the state of the parser decides."""
@@ -34,23 +29,13 @@ class Machine:
 @cache
 def machine() -> Machine:
     """The machine of `walk.lark`."""
-    lark = load_lark()
-    reserved: frozenset[str] = frozenset()
-    terminals: dict[str, tuple[str, ...]] = {}
-    texts = {}
-    for terminal in lark.terminals:
-        pattern = terminal.pattern
-        if terminal.name == "NAME":
-            words = re.search(r"\(\?:([a-z|]+)\)", pattern.value)
-            assert words is not None, "the pattern of NAME lists the reserved words"
-            reserved = frozenset(words[1].split("|"))
-        elif isinstance(pattern, PatternStr):
-            terminals[pattern.value] = (terminal.name,)
-            texts[terminal.name] = pattern.value
+    tables = load()
+    reserved = frozenset(tables.reserved)
+    terminals: dict[str, tuple[str, ...]] = {text: (name,) for text, name in words_of(tables).items()}
     for word, names in terminals.items():
         if word.isidentifier() and word not in reserved:
             terminals[word] = (*names, "NAME")
     for name, marks in _OPERATORS.items():
         for mark in marks:
             terminals[mark] = (*terminals.get(mark, ()), name)
-    return Machine(lark, terminals, reserved, texts)
+    return Machine(terminals, reserved, tables.texts)

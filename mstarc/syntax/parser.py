@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lark import Token as LarkToken
-from lark import Tree
-from lark.exceptions import UnexpectedInput
-from lark.parsers.lalr_analysis import Shift
-from lark.parsers.lalr_interactive_parser import InteractiveParser
-
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.source import SourceFile, Span
 from mstarc.syntax import ast
+from mstarc.syntax.automaton import Automaton, Node
 from mstarc.syntax.build import DEEPEST, Builder, NumberTooLarge, TooDeep
 from mstarc.syntax.explain import Found, explain
-from mstarc.syntax.machine import machine
+from mstarc.syntax.machine import Machine, machine
 from mstarc.syntax.tokens import Segment, Token, segments, tokenize, unclosed
 
 BRACKETS = 40  # deepest nesting of brackets
@@ -63,8 +58,8 @@ class _Parser:
         if tree is None:
             return None
         name = tree.children[0]
-        assert isinstance(name, LarkToken)
-        return ast.Name(str(name), Span(self._source.path, name.start_pos or 0, name.end_pos or 0))
+        assert isinstance(name, Token)
+        return ast.Name(name.text, self._at(name))
 
     def _decl(self, segment: Segment) -> ast.Decl | None:
         tree = self._tree(segment, "decl")
@@ -80,31 +75,20 @@ class _Parser:
 
     # ----------------------------------------------------------------------------------------------------------- parsing
 
-    def _tree(self, segment: Segment, start: str) -> Tree[LarkToken] | None:
+    def _tree(self, segment: Segment, start: str) -> Node | None:
         if not self._lexed(segment.tokens):
             return None
-        parser = _begin(start)
-        fed: list[LarkToken] = []
-        for token in segment.tokens:
-            fed.append(LarkToken(_terminal(parser, token), token.text, start_pos=token.start, end_pos=token.end))
-            if len(parser.parser_state.value_stack) > STACK:
+        parser, words = Automaton(start), machine()
+        for index, token in enumerate(segment.tokens):
+            if parser.depth > STACK:
                 self._too_deep(self._at(token), DEEPEST)
                 return None
-            try:
-                parser.feed_token(fed[-1])
-            except UnexpectedInput:
-                before = _begin(start)
-                for earlier in fed[:-1]:
-                    before.feed_token(earlier)
-                explain(Found(self._source, segment, len(fed) - 1), before, self._report)
+            if not parser.feed(terminal_of(parser, words, token), token):
+                explain(Found(self._source, segment, index), _fed(start, segment.tokens[:index]), self._report)
                 return None
-        try:
-            end = segment.tokens[-1].end
-            result = parser.feed_token(LarkToken("$END", "", start_pos=end, end_pos=end))
-        except UnexpectedInput:
+        result = parser.finish()
+        if result is None:
             explain(Found(self._source, segment, len(segment.tokens)), parser, self._report)
-            return None
-        assert isinstance(result, Tree)
         return result
 
     def _lexed(self, tokens: tuple[Token, ...]) -> bool:
@@ -138,34 +122,22 @@ class _Parser:
         self._report.report(rules.MC010, f"this is nested deeper than {limit} levels", at, help="name the inner parts")
 
 
-def _begin(start: str) -> InteractiveParser:
-    return machine().lark.parse_interactive("", start=start)
+def _fed(start: str, tokens: Sequence[Token]) -> Automaton:
+    """A parser that has taken tokens, of which it takes all."""
+    parser, words = Automaton(start), machine()
+    for token in tokens:
+        parser.feed(terminal_of(parser, words, token), token)
+    return parser
 
 
-def _terminal(parser: InteractiveParser, token: Token) -> str:
-    """What a token is here: a clause word where the grammar has that clause, else a name.
-
-    The states of an LALR parser are merged, so a table entry alone does not say that a word can stand here: try it.
-    """
-    found = machine().candidates(token.kind, token.text)
+def terminal_of(parser: Automaton, words: Machine, token: Token) -> str:
+    """What a token is here: a clause word where the grammar has that clause, else a name."""
+    found = words.candidates(token.kind, token.text)
     due = parser.choices()
     possible = [name for name in found if name in due]
     if len(possible) > 1:
-        possible = [name for name in possible if _accepts(parser, name)] or possible
+        possible = [name for name in possible if parser.can_shift(name)] or possible
     return possible[0] if possible else found[-1] if found else "BAD"
-
-
-def _accepts(parser: InteractiveParser, terminal: str) -> bool:
-    """Whether the parser can shift a terminal now: its reductions are run on the stack of states alone."""
-    states = parser.parser_state.parse_conf.states
-    stack = list(parser.parser_state.state_stack)
-    while terminal in states[stack[-1]]:
-        action, rule = states[stack[-1]][terminal]
-        if action is Shift:
-            return True
-        del stack[len(stack) - len(rule.expansion) :]
-        stack.append(states[stack[-1]][rule.origin.name][1])
-    return False
 
 
 def _shown(char: str) -> str:
@@ -174,10 +146,7 @@ def _shown(char: str) -> str:
 
 def due(tokens: Sequence[Token]) -> frozenset[str]:
     """The terminals that can follow the first tokens of a declaration; none if these do not follow the grammar."""
-    parser = _begin("decl")
-    try:
-        for token in tokens:
-            parser.feed_token(LarkToken(_terminal(parser, token), token.text, start_pos=token.start, end_pos=token.end))
-    except UnexpectedInput:
-        return frozenset()
-    return frozenset(parser.accepts())
+    parser, words = Automaton("decl"), machine()
+    if all(parser.feed(terminal_of(parser, words, token), token) for token in tokens):
+        return frozenset(parser.accepts())
+    return frozenset()

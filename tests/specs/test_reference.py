@@ -20,6 +20,7 @@ from mstarc.ir.types import DTYPES, MODALITIES, SCALARS
 from mstarc.plan import rules as plan_rules
 from mstarc.plan.placement import parse_placement
 from mstarc.source import SourceFile
+from mstarc.syntax import tables
 from mstarc.syntax.machine import machine
 from mstarc_runtime.abi.chunks import AT_END, Chunker, Policy, least_capacity, policy_of
 from mstarc_runtime.engines.component import Run
@@ -106,8 +107,7 @@ def attribute_words() -> list[str]:
 
 def test_attributes_are_those_of_the_grammar() -> None:
     texts = machine().texts
-    rules = [rule for rule in machine().lark.rules if str(rule.origin.name) == "attr"]
-    known = {texts[rule.expansion[0].name] for rule in rules}
+    known = {texts[rule.expansion[0]] for rule in tables.load().rules if rule.origin == "attr"}
     assert {form.split()[0] for form in attribute_words()} == known | {"advance"}
 
 
