@@ -6,126 +6,19 @@ Takes the text of the file; gives a `Binding`, or coded findings with lines. `ch
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import CollectionStartEvent
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
-
+from mstarc.binding_file import BINDING, Binding
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label, Rule
 from mstarc.ir.core import ForParts, Program
 from mstarc.ir.types import Expr, ListOf, Lit
 from mstarc.ir.visit import every_op
-from mstarc.plan.cost_table import Cost, NodeCost, OpCost
+from mstarc.shapes import Path, Problem
 from mstarc.source import SourceFile, Span
-
-DEEPEST = 40  # levels of a binding file
-Path: TypeAlias = tuple[str, ...]
-DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-
-
-def _plain_value(value: Any) -> Any:
-    items = value if isinstance(value, list) else [value]
-    for item in items:
-        if isinstance(item, list):
-            _plain_value(item)
-        elif not isinstance(item, (bool, int, float, str)):
-            raise ValueError("is neither a number, a text, a bool nor a list of these")
-        elif isinstance(item, float) and not math.isfinite(item):
-            raise ValueError("is not a finite number")
-        elif isinstance(item, int) and not -(2**63) <= item < 2**63:
-            raise ValueError("does not fit into 64 bits")
-    return value
-
-
-def _plain_tree(value: Any) -> Any:
-    """The same with mappings by text, and nulls."""
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError("has a key that is not text")
-        for item in value.values():
-            _plain_tree(item)
-    elif isinstance(value, list):
-        for item in value:
-            _plain_tree(item)
-    elif value is not None:
-        _plain_value(value)
-    return value
-
-
-Value = Annotated[Any, AfterValidator(_plain_value)]
-Tree = Annotated[Any, AfterValidator(_plain_tree)]
-
-_MODEL = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Checkpoint(BaseModel):
-    """Weights: a file inside an installed package, or a path. `sha256` of the file, if it is to be checked."""
-
-    model_config = _MODEL
-
-    package: str | None = None
-    path: str | None = None
-    file: str | None = None
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-
-    @model_validator(mode="after")
-    def _one_place(self) -> Checkpoint:
-        if (self.package is None) == (self.path is None):
-            raise ValueError("has exactly one of `package` and `path`")
-        return self
-
-
-class Component(BaseModel):
-    """A node's class, and the checkpoint that its weights come from. A bare dotted path is the class alone."""
-
-    model_config = _MODEL
-
-    dotted: DottedPath = Field(alias="class")
-    checkpoint: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_path(cls, given: Any) -> Any:
-        return {"class": given} if isinstance(given, str) else given
-
-
-class Chat(BaseModel):
-    """Which request the chat endpoint runs, which of its inputs takes the messages, and whether these may hold audio."""
-
-    model_config = _MODEL
-
-    request: str
-    input: str
-    audio_input: bool = False
-
-
-class Binding(BaseModel):
-    """One binding file."""
-
-    model_config = _MODEL
-
-    config: dict[str, dict[str, Value]] = {}
-    checkpoints: dict[str, Checkpoint] = {}
-    components: dict[str, Component] = {}
-    externs: dict[str, DottedPath] = {}
-    modalities: dict[str, Tree] = {}
-    chat: Chat | None = None
-    cost: Cost = Cost()
-
-    def value(self, path: str) -> Value | None:
-        """The config value at `section.key`."""
-        section, _, key = path.partition(".")
-        return self.config.get(section, {}).get(key)
+from mstarc.yaml_tree import NotTaken, read_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,100 +45,25 @@ class Bound:
 
 def read_binding(source: SourceFile, report: Collector) -> Bound | None:
     """The binding, or None after findings MC901, MC902, MC906."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Composer = _Composer
     try:
-        root = yaml.compose(io.StringIO(source.text))
-        bad = None if root is None else _unusable(root)
-        if bad is not None:
-            message, node = bad
-            where = _span(source, node.start_mark.index, node.start_mark.index + 1)
-            report.report(rules.MC906, f"the binding file {message}", where)
-            return None
-        content = None if root is None else yaml.constructor.construct_document(root)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = _span(source, mark.index, mark.index + 1) if mark else Span(source.path, 0, 0)
-        report.report(
-            rules.MC906,
-            f"the binding file is not YAML: {_first_line(error.problem or error.context).split(' with value')[0]}",
-            where,
-        )
+        tree = read_tree(source.text)
+    except NotTaken as error:
+        where = Span(source.path, 0, 0) if error.at is None else _span(source, error.at, error.at + 1)
+        report.report(rules.MC906, f"the binding file {error}", where)
         return None
-    except RecursionError:
-        report.report(rules.MC906, "the binding file is nested too deeply", Span(source.path, 0, 0))
-        return None
-    except (YAMLError, ValueError) as error:
-        report.report(rules.MC906, f"the binding file is not YAML: {_first_line(str(error))}", Span(source.path, 0, 0))
-        return None
-    places = dict(_places(root, source, ())) if root is not None else {}
-    content = {} if content is None else content
+    content = {} if tree.content is None else tree.content
     if not isinstance(content, dict):
         report.report(rules.MC906, "the binding file is not a mapping", Span(source.path, 0, 1))
         return None
-    try:
-        return Bound(Binding.model_validate(_without_nulls(content)), source, places)
-    except ValidationError as error:
-        bound = Bound(Binding(), source, places)
-        for problem in error.errors():
-            _report_problem(bound, problem["type"], tuple(problem["loc"]), problem["msg"], report)
-        return None
-
-
-class _Composer(Composer):
-    """Raises RecursionError where collections are nested deeper than DEEPEST."""
-
-    _levels = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self._levels += 1
-        if self._levels > DEEPEST and self.parser.check_event(CollectionStartEvent):
-            raise RecursionError
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self._levels -= 1
-
-
-def _unusable(root: Node) -> tuple[str, Node] | None:
-    """YAML that is not taken, and where: aliases (they can stand for endless or for huge values) and half surrogate pairs."""
-    seen: set[int] = set()
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            return "uses an anchor twice: write the value out", node
-        seen.add(id(node))
-        if isinstance(node, MappingNode):
-            todo += [item for pair in node.value for item in pair]
-        elif isinstance(node, SequenceNode):
-            todo += node.value
-        elif any("\ud800" <= character <= "\udfff" for character in str(node.value)):
-            return "holds text that is not valid Unicode", node
+    problems: list[Problem] = []
+    binding = BINDING({key: {} if value is None else value for key, value in content.items()}, (), problems)
+    places = {path: _span(source, *place) for path, place in tree.places.items()}
+    if not problems:
+        return Bound(binding, source, places)
+    bound = Bound(Binding(), source, places)
+    for problem in problems:
+        _report_problem(bound, problem, report)
     return None
-
-
-def _without_nulls(content: dict[Any, Any]) -> dict[Any, Any]:
-    """A section that is left empty is an empty section."""
-    return {key: {} if value is None else value for key, value in content.items()}
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "no reason is given").strip().splitlines()[0]
-
-
-def _places(node: Node, source: SourceFile, path: Path) -> Iterator[tuple[Path, Span]]:
-    """Each key's path and span."""
-    if isinstance(node, MappingNode):
-        for key, value in node.value:
-            here = (*path, str(key.value))
-            yield here, _span(source, key.start_mark.index, key.end_mark.index)
-            yield from _places(value, source, here)
-    elif isinstance(node, SequenceNode):
-        for position, value in enumerate(node.value):
-            here = (*path, str(position))
-            yield here, _span(source, value.start_mark.index, value.end_mark.index)
-            yield from _places(value, source, here)
 
 
 def _span(source: SourceFile, start: int, stop: int) -> Span:
@@ -254,55 +72,24 @@ def _span(source: SourceFile, start: int, stop: int) -> Span:
     return Span(source.path, before, before + len(source.text[start:stop].encode()))
 
 
-def _report_problem(bound: Bound, kind: str, loc: tuple[int | str, ...], text: str, report: Collector) -> None:
-    """One pydantic error as a finding: an unknown key (MC901) or a value of a wrong kind (MC902)."""
-    path = tuple(str(part) for part in loc)
+def _report_problem(bound: Bound, problem: Problem, report: Collector) -> None:
+    """An unknown key (MC901) or a value of a wrong kind (MC902)."""
+    path = problem.path
     place = bound.place(path)
-    if kind == "extra_forbidden":
-        known = _keys_at(path)
-        near = nearest(path[-1], known)
-        help_text = f"did you mean `{near}`?" if near else "known keys: " + ", ".join(f"`{k}`" for k in known)
-        message = f"unknown key `{path[-1]}` in {_where(path[:-1])}"
-        report.report(rules.MC901, message, place, subject=path[-1], help=help_text)
+    if problem.known:
+        near = nearest(path[-1], problem.known)
+        help_text = f"did you mean `{near}`?" if near else "known keys: " + ", ".join(f"`{k}`" for k in problem.known)
+        where = f"`{'.'.join(path[:-1])}`" if path[:-1] else "the binding file"
+        report.report(rules.MC901, f"unknown key `{path[-1]}` in {where}", place, subject=path[-1], help=help_text)
         return
     named = ".".join(path)
-    report.report(rules.MC902, f"`{named}` {_plain(kind, text)}", place, subject=named)
-
-
-def _keys_at(path: Path) -> list[str]:
-    if len(path) == 1:
-        return [f.alias or name for name, f in Binding.model_fields.items()]
-    models: dict[str, type[BaseModel]] = {"checkpoints": Checkpoint, "chat": Chat}
-    model = models.get(path[0], Component)
-    if path[0] == "cost":
-        model = OpCost if "ops" in path[:-1] else NodeCost if "nodes" in path[:-1] else Cost
-    return [f.alias or name for name, f in model.model_fields.items()]
-
-
-def _where(path: Path) -> str:
-    return f"`{'.'.join(path)}`" if path else "the binding file"
-
-
-_WORDS = {
-    "string_type": "is not text",
-    "string_pattern_mismatch": "does not have the form that its key asks for",
-    "dict_type": "is not a mapping",
-    "missing": "is missing",
-    "model_type": "is not a mapping",
-}
-
-
-def _plain(kind: str, text: str) -> str:
-    """A pydantic message in the words of the rest."""
-    if kind == "string_pattern_mismatch":
-        return "is not a dotted Python path" if "A-Za-z_" in text else "is not a sha256 in 64 hex digits"
-    if kind == "value_error":
-        return text.removeprefix("Value error, ")
-    return _WORDS.get(kind, text[:1].lower() + text[1:])
+    report.report(rules.MC902, f"`{named}` {problem.what}", place, subject=named)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that is nearest to this one, or ""."""
+    from difflib import get_close_matches  # only a finding needs it
+
     close = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return close[0] if close else ""
 
@@ -447,6 +234,6 @@ def with_config(program: Program, binding: Binding) -> Program:
     return replace(program, configs=tuple(configs))
 
 
-def literal_of(value: Value) -> Expr:
+def literal_of(value: Any) -> Expr:
     """A config value as an expression."""
     return ListOf(tuple(literal_of(v) for v in value)) if isinstance(value, list) else Lit(value)

@@ -104,11 +104,9 @@ def compiler_digest() -> str:
 
 
 def _distributions() -> list[str]:
-    """Name and version of what is installed beside the parser library."""
-    spec = find_spec("lark")
-    if spec is None or spec.origin is None:
-        return []
-    return sorted(name for name in os.listdir(Path(spec.origin).parents[1]) if name.endswith(".dist-info"))
+    """Name and version of what is installed beside the libraries that a check uses."""
+    beside = Path(msgspec.__file__).parents[1]
+    return sorted(name for name in os.listdir(beside) if name.endswith(".dist-info"))
 
 
 def _checked(name: str, compiler: str) -> Checked:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mstarc.binding import Binding, Bound, check_binding, read_binding, with_config
+from mstarc.binding import Bound, check_binding, read_binding, with_config
+from mstarc.binding_file import Binding
 from mstarc.binding_use import check_config_use
 from mstarc.checked import Checked, find_models, joined
 from mstarc.diagnostics import rules

@@ -14,7 +14,7 @@ from mstarc.cli.packages import Package
 from mstarc.cli.values import pairs, plain_value
 
 if TYPE_CHECKING:
-    from mstarc.binding import Binding
+    from mstarc.binding_file import Binding
     from mstarc.ir.core import Program
     from mstarc.passes.shape import Shape
     from mstarc.plan.cost import CallCost, Estimate, Memory

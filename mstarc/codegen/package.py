@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from mstarc import __version__
-from mstarc.binding import Binding
+from mstarc.binding_file import Binding
 from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.render import render
 from mstarc.passes.pipeline import rewritten

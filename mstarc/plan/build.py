@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import to_builtins
+
 from mstarc import __version__
-from mstarc.binding import Binding
+from mstarc.binding_file import Binding
 from mstarc.ir.core import CallWalk, Extern, Invoke, Loop, OpAttrs, OpDecl, Port, Program, Request, Stream, Walk
 from mstarc.ir.text import print_expr, print_type, print_walk
 from mstarc.ir.types import Expr, Var
@@ -104,11 +106,11 @@ def _text(expr: Expr | None) -> str:
 def _binding(binding: Binding) -> BindingPlan:
     return BindingPlan(
         config=binding.config,
-        checkpoints={name: c.model_dump(exclude_none=True) for name, c in binding.checkpoints.items()},
-        components={name: c.model_dump(by_alias=True, exclude_none=True) for name, c in binding.components.items()},
+        checkpoints={name: to_builtins(c) for name, c in binding.checkpoints.items()},
+        components={name: to_builtins(c) for name, c in binding.components.items()},
         externs=dict(binding.externs),
         modalities=binding.modalities,
-        chat=binding.chat.model_dump() if binding.chat is not None else {},
+        chat=to_builtins(binding.chat) if binding.chat is not None else {},
     )
 
 

@@ -12,48 +12,55 @@ cost:
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from msgspec import Struct
 
 from mstarc.plan.formulas import parse_formula
+from mstarc.shapes import Path, Problem, checked, mapping, optional, record
 
-_MODEL = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-def _formula(text: str | int | float) -> str | int | float:
-    parse_formula(text)
-    return text
+Formula = str | int | float
 
 
-Formula = Annotated[str | int | float, AfterValidator(_formula)]
-
-
-class OpCost(BaseModel):
+class OpCost(Struct, frozen=True):
     """One op. active: numbers of the weights that act on one row; reads: those that one call reads; flops: of one call."""
-
-    model_config = _MODEL
 
     active: Formula | None = None
     reads: Formula | None = None
     flops: Formula | None = None
 
 
-class NodeCost(BaseModel):
+class NodeCost(Struct, frozen=True):
     """One node. params: numbers of its weights."""
-
-    model_config = _MODEL
 
     params: Formula | None = None
     ops: dict[str, OpCost] = {}
 
 
-class Cost(BaseModel):
+class Cost(Struct, frozen=True):
     """What `mstarc plan` counts with: which modality brings a part, typical sizes of free dims, what externs give, costs of nodes."""
-
-    model_config = _MODEL
 
     parts: dict[str, str | list[str]] = {}
     sizes: dict[str, Formula] = {}
     values: dict[str, Formula] = {}
     nodes: dict[str, NodeCost] = {}
+
+
+def _check_formula(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("is neither a number nor a formula")
+    parse_formula(value)
+
+
+def _part(value: Any, path: Path, problems: list[Problem]) -> Any:
+    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
+        problems.append(Problem(path, "is neither a modality nor a list of them"))
+    return value
+
+
+_FORMULA = checked(_check_formula)
+_OP = record(OpCost, dict.fromkeys(("active", "reads", "flops"), optional(_FORMULA)))
+_NODE = record(NodeCost, {"params": optional(_FORMULA), "ops": mapping(_OP)})
+COST = record(
+    Cost, {"parts": mapping(_part), "sizes": mapping(_FORMULA), "values": mapping(_FORMULA), "nodes": mapping(_NODE)}
+)

@@ -22,8 +22,10 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "sum": sum}
 LONGEST = 1000  # characters
+SHOWN = 80  # characters of a formula in a message
 LARGEST_POWER = 64
 LARGEST_BASE = 2**32
+LARGEST = 1e30  # more than any count of bytes or FLOPs; products of some stay finite
 
 
 class FormulaError(ValueError):
@@ -66,11 +68,18 @@ def evaluate(text: str | int | float, value_of: Callable[[str], Any]) -> float:
     """The number that a formula comes to; `value_of` raises FormulaError for a name without a value, as this does for the rest."""
     try:
         found = _value(parse_formula(text), value_of)
-        return float(found) if not isinstance(found, int) else found
+        if not abs(float(found)) <= LARGEST:
+            raise FormulaError(f"`{_short(text)}` comes to more than {LARGEST:.0e}")
+        return found if isinstance(found, int) else float(found)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         if isinstance(error, FormulaError):
             raise
-        raise FormulaError(f"`{text}` has no value: {error}") from None
+        raise FormulaError(f"`{_short(text)}` has no value: {error}") from None
+
+
+def _short(text: str | int | float) -> str:
+    written = str(text)
+    return written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
 
 
 def _value(node: ast.expr, value_of: Callable[[str], Any]) -> Any:

@@ -78,8 +78,19 @@ def _modules(args: list[str]) -> set[str]:
     return set(names)
 
 
-HEAVY = {"torch", "numpy", "lark", "zmq", "typer", "rich", "jinja2", "mstarc.codegen", "mstarc_runtime.serving"}
-PARSER = {"ruamel", "pydantic", "mstarc.frontend", "mstarc.workspace", "mstarc.ir.core"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "lark",
+    "pydantic",
+    "zmq",
+    "typer",
+    "rich",
+    "jinja2",
+    "mstarc.codegen",
+    "mstarc_runtime.serving",
+}
+PARSER = {"ruamel", "mstarc.frontend", "mstarc.workspace", "mstarc.ir.core"}
 
 
 def test_check_imports_no_more_than_it_needs() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mstarc.binding import Binding
+from mstarc.binding_file import Binding, Component
 from mstarc.codegen.render import render
 from mstarc.diagnostics.core import Collector
 from mstarc.interp import HashMachine, Outcome, interpret
@@ -32,9 +32,9 @@ from tests.codegen.hash_ops import HashOps
 
 def plan_of(program: Program) -> Plan:
     """A plan whose nodes are bound to nothing that exists."""
-    components = {node.name: {"class": f"nowhere.{node.name}"} for node in program.nodes}
+    components = {node.name: Component(f"nowhere.{node.name}") for node in program.nodes}
     externs = {extern.name: f"nowhere.{extern.name}" for extern in program.externs}
-    binding = Binding.model_validate({"components": components, "externs": externs})
+    binding = Binding(components=components, externs=externs)
     return build_plan(program, binding, SpecPlan(path="x.walk", binding="x.yaml", digest="0"), SourceFile("x.walk", ""))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mstarc.binding import Binding, Bound, check_binding, read_binding, with_config
+from mstarc.binding import Bound, check_binding, read_binding, with_config
+from mstarc.binding_file import Binding
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Block, Config, ExternDecl, Node, Program, Request, Value
 from mstarc.ir.types import ListOf, Lit, Scalar, ValueId
@@ -77,6 +78,8 @@ def test_an_empty_one() -> None:
         ("chat: {request: r, input: i, audio: true}\n", "MC901", "audio", 1),
         ("chat: {request: r}\n", "MC902", "chat", 1),
         ("7: 8\n", "MC902", "7", 1),
+        ("config:\n  a: {[[b]]: 1}\n", "MC906", "[", 2),
+        ("cost:\n  sizes: {T: [1]}\n", "MC902", "T", 2),
         ("config: {}\nconfig: {}\n", "MC906", "c", 2),
         ("config: [1\nexterns: {}\n", "MC906", ":", 2),
         ("- a\n", "MC906", "-", 1),

@@ -62,7 +62,18 @@ def test_what_is_no_formula(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["d / 0", "d ** 1000", "word * 2 - 1", "9 ** 64 ** 64", "(((((9 ** 64) ** 64) ** 64) ** 64) ** 64)", "0 ** -1"],
+    [
+        "d / 0",
+        "d ** 1000",
+        "word * 2 - 1",
+        "9 ** 64 ** 64",
+        "(((((9 ** 64) ** 64) ** 64) ** 64) ** 64)",
+        "0 ** -1",
+        "9" * 400,
+        "1e300 * d",
+        "1e999",
+        "1e999 - 1e999",
+    ],
 )
 def test_what_has_no_value(text: str) -> None:
     with pytest.raises(FormulaError):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mstarc import frontend
-from mstarc.binding import Binding, Checkpoint, check_binding, read_binding
+from mstarc.binding import check_binding, read_binding
+from mstarc.binding_file import Binding, Checkpoint
 from mstarc.diagnostics.core import Collector
 from mstarc.diagnostics.rules import RULES, rule_state
 from mstarc.diagnostics.text import render_all
@@ -235,8 +236,8 @@ def test_the_binding_fits_the_model_at_the_top() -> None:
 
 def test_keys_of_the_binding_are_those_of_the_format() -> None:
     rows = table("The binding: X.yaml", "key")
-    assert [quoted(row[0])[0] for row in rows] == list(Binding.model_fields)
-    assert set(Checkpoint.model_fields) <= set(quoted(rows[1][1]))
+    assert [quoted(row[0])[0] for row in rows] == list(Binding.__struct_fields__)
+    assert set(Checkpoint.__struct_fields__) <= set(quoted(rows[1][1]))
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=lambda block: block.code or "passes")

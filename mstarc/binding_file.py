@@ -1,0 +1,109 @@
+"""The format of the binding file `X.yaml`: what stands under which key, and what each value must be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from msgspec import Struct, field
+
+from mstarc.plan.cost_table import COST, Cost
+from mstarc.shapes import Path, Problem, Shape, checked, flag, mapping, matching, optional, record, text
+
+
+class Checkpoint(Struct, frozen=True, omit_defaults=True):
+    """Weights: a file inside an installed package, or a path. `sha256` of the file, if it is to be checked."""
+
+    package: str | None = None
+    path: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+
+
+class Component(Struct, frozen=True, omit_defaults=True):
+    """A node's class, and the checkpoint that its weights come from. A bare dotted path is the class alone."""
+
+    dotted: str = field(name="class")
+    checkpoint: str | None = None
+
+
+class Chat(Struct, frozen=True):
+    """Which request the chat endpoint runs, which of its inputs takes the messages, and whether these may hold audio."""
+
+    request: str
+    input: str
+    audio_input: bool = False
+
+
+class Binding(Struct, frozen=True):
+    """One binding file. config: numbers, texts, bools and lists of these by section and key."""
+
+    config: dict[str, dict[str, Any]] = {}
+    checkpoints: dict[str, Checkpoint] = {}
+    components: dict[str, Component] = {}
+    externs: dict[str, str] = {}
+    modalities: dict[str, Any] = {}
+    chat: Chat | None = None
+    cost: Cost = Cost()
+
+    def value(self, path: str) -> Any:
+        """The config value at `section.key`, or None."""
+        section, _, key = path.partition(".")
+        return self.config.get(section, {}).get(key)
+
+
+def _plain_value(value: Any) -> None:
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, list):
+            _plain_value(item)
+        elif not isinstance(item, (bool, int, float, str)):
+            raise ValueError("is neither a number, a text, a bool nor a list of these")
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ValueError("is not a finite number")
+        elif isinstance(item, int) and not -(2**63) <= item < 2**63:
+            raise ValueError("does not fit into 64 bits")
+
+
+def _plain_tree(value: Any) -> None:
+    """The same with mappings by text, and nulls."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError("has a key that is not text")
+        for item in value.values():
+            _plain_tree(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain_tree(item)
+    elif value is not None:
+        _plain_value(value)
+
+
+def _component(value: Any, path: Path, problems: list[Problem]) -> Any:
+    return _COMPONENT({"class": value} if isinstance(value, str) else value, path, problems)
+
+
+def _places(checkpoint: Checkpoint) -> str:
+    one = (checkpoint.package is None) != (checkpoint.path is None)
+    return "" if one else "has exactly one of `package` and `path`"
+
+
+_DOTTED = matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "is not a dotted Python path")
+_SHA256 = matching(r"[0-9a-f]{64}", "is not a sha256 in 64 hex digits")
+_COMPONENT = record(Component, {"class": _DOTTED, "checkpoint": optional(text)}, ("class",), {"class": "dotted"})
+_CHECKPOINT = record(
+    Checkpoint,
+    {"package": optional(text), "path": optional(text), "file": optional(text), "sha256": optional(_SHA256)},
+    rule=_places,
+)
+BINDING: Shape = record(
+    Binding,
+    {
+        "config": mapping(mapping(checked(_plain_value))),
+        "checkpoints": mapping(_CHECKPOINT),
+        "components": mapping(_component),
+        "externs": mapping(_DOTTED),
+        "modalities": mapping(checked(_plain_tree)),
+        "chat": optional(record(Chat, {"request": text, "input": text, "audio_input": flag}, ("request", "input"))),
+        "cost": COST,
+    },
+)
