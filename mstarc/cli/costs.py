@@ -65,10 +65,11 @@ def estimates(package: Package, call: CostCall) -> tuple[Estimate, ...]:
 
 
 def _program(package: Package) -> tuple[Program, Binding] | None:
-    """The program with the linked config in place, and its binding; None if the spec is not there or has changed."""
+    """The program that code is generated from, with the linked config, and its binding; None if the spec is gone or has changed."""
     from mstarc import frontend
     from mstarc.binding import literal_of, read_binding
     from mstarc.diagnostics.core import Collector
+    from mstarc.passes.pipeline import rewritten
     from mstarc.plan.model import sha256_of
     from mstarc.source import SourceFile
 
@@ -84,7 +85,7 @@ def _program(package: Package) -> tuple[Program, Binding] | None:
         return None
     values = package.linked.config
     configs = tuple(replace(c, path="", expr=literal_of(values[c.name])) for c in program.configs)
-    return replace(program, configs=configs), bound.binding
+    return rewritten(replace(program, configs=configs)), bound.binding
 
 
 def _shape(program: Program, binding: Binding, name: str, call: CostCall) -> tuple[Shape, dict[str, int]]:

@@ -19,7 +19,7 @@ class Call:
     """`head(items)tail`. `many`: once broken, always one item a line (a call written with a trailing comma)."""
 
     head: str
-    items: tuple[str | Group | Call, ...]
+    items: tuple[str | Group | Call | Choice, ...]
     tail: str = ""
     many: bool = False
 
@@ -28,19 +28,30 @@ class Call:
 class Group:
     """`head(items)` or `head{items}` of a tuple or mapping: a tuple of one item has a comma, and breaks item by item."""
 
-    items: tuple[str | Group | Call, ...]
+    items: tuple[str | Group | Call | Choice, ...]
     head: str = ""
     brackets: str = "()"
     tail: str = ""
 
 
-Part: TypeAlias = str | Call | Group
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`value if cond else other`, an item of a call: once broken, three lines. Each of them has to fit."""
+
+    value: Call
+    cond: str
+    other: str
+
+
+Part: TypeAlias = str | Call | Group | Choice
 
 
 def flat(part: Part) -> str:
     """The part on one line."""
     if isinstance(part, str):
         return part
+    if isinstance(part, Choice):
+        return f"{flat(part.value)} if {part.cond} else {part.other}"
     inner = ", ".join(flat(item) for item in part.items)
     if isinstance(part, Call):
         return f"{part.head}({inner}){part.tail}"
@@ -52,6 +63,9 @@ def lay_out(part: Part, depth: int = 0, reserve: int = 0) -> list[str]:
     """The statement as lines, indented by `depth` levels; `reserve` columns stay free at the end of a single line."""
     margin = INDENT * depth
     line = margin + flat(part)
+    if isinstance(part, Choice):
+        broken = [margin + piece for piece in (flat(part.value), f"if {part.cond}", f"else {part.other}")]
+        return [line] if len(line) + reserve <= WIDTH else broken
     if isinstance(part, str) or (len(line) + reserve <= WIDTH and not _forced(part)) or not part.items:
         return [line]
     inner = ", ".join(flat(item) for item in part.items)
@@ -65,7 +79,7 @@ def lay_out(part: Part, depth: int = 0, reserve: int = 0) -> list[str]:
 
 def _forced(part: Part) -> bool:
     """Whether the part is always broken."""
-    return not isinstance(part, str) and (
+    return not isinstance(part, str | Choice) and (
         (isinstance(part, Call) and part.many and bool(part.items)) or any(_forced(item) for item in part.items)
     )
 

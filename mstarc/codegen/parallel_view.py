@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mstarc.codegen.calls import call_of
 from mstarc.codegen.expressions import Place, text
-from mstarc.codegen.layout import INDENT, WIDTH, Call, Part, flat
+from mstarc.codegen.layout import INDENT, WIDTH, Call, Choice, Part, flat
 from mstarc.codegen.source import bind
 from mstarc.ir.core import Block, Invoke, Op, When
 from mstarc.ir.types import Apply, ValueId
@@ -25,7 +25,7 @@ def parallel_of(body: Block, names: Names, place: Place, read: Container[ValueId
     """The statement, or None where the block holds something else, one call needs another's result, or a line would be too long: then
     one after the other will do.
     """
-    items: list[Call] = []
+    items: list[Call | Choice] = []
     targets: list[str | None] = []
     defined = {value.id for op in every_op(body) for value in results_of(op)}
     if any(ident in defined for op in every_op(body) for expr in exprs_of(op) for ident in vars_of(expr)):
@@ -37,12 +37,11 @@ def parallel_of(body: Block, names: Names, place: Place, read: Container[ValueId
         value = next((v for v in call.results if v is not None), None)
         phi = next((p.result for p in op.results), value) if isinstance(op, When) else value
         bound = phi is not None and value is not None and (phi.id in read or value.id in read)
-        item = call_of(call, names, replace(place, span=call.span), read, "walk.call")
-        if isinstance(op, When):
-            item = replace(item, tail=f" if {text(op.cond, replace(place, span=op.span))} else ABSENT")
-        if len(INDENT) * (depth + 1) + len(flat(item)) >= WIDTH:
+        made = call_of(call, names, replace(place, span=call.span), read, "walk.call")
+        cond = text(op.cond, replace(place, span=op.span)) if isinstance(op, When) else ""
+        if len(INDENT) * (depth + 1) + max(len(flat(made)), len(f"if {cond}")) >= WIDTH:
             return None
-        items.append(item)
+        items.append(Choice(made, cond, "ABSENT") if cond else made)
         targets.append(place.names[phi.id] if bound and phi is not None else None)
     if len(items) < 2:
         return None

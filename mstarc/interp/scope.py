@@ -64,10 +64,16 @@ class RequestScope:
             case "last":
                 return self._machine.last(*args)
             case "guide":
-                branches = tuple(None if arg is ABSENT else arg for arg in args)
-                return branches[0] if branches[1] is None else self._machine.guide(branches)
+                return self._guide(tuple(None if arg is ABSENT else arg for arg in args))
             case _:
                 raise FoldError(f"there is no built-in `{fn}`")
+
+    def _guide(self, args: tuple[Any, ...]) -> Any:
+        """v where there is no branch or its scale is at most 1; a second branch whose scale is at most 1 counts as absent."""
+        two = args[2] is None or not isinstance(args[2], int | float)
+        if args[1] is None or args[3 if two else 2] <= 1:
+            return args[0]
+        return self._machine.guide((*args[:2], None, *args[3:]) if two and args[4] <= 1 else args)
 
     def _config(self, path: str, expr: Expr | None) -> Any:
         try:

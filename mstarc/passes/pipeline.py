@@ -17,6 +17,7 @@ from mstarc.ir.verify import verify
 from mstarc.passes.form_regions import regions_of, say_regions
 from mstarc.passes.fuse_horizontal import fuse_horizontal, say_fusions
 from mstarc.passes.fuse_vertical import say_vertical, vertical_of
+from mstarc.passes.leave_out import leave_out
 from mstarc.passes.loop_regions import say_whole_loops, whole_loops_of
 from mstarc.passes.provenance import provenance_of, say_provenance
 from mstarc.passes.speculate import say_speculations, speculations_of
@@ -48,6 +49,7 @@ class Analysis:
 Pass: TypeAlias = Rewrite | Analysis
 
 PIPELINE: tuple[Pass, ...] = (
+    Rewrite("leave-out", "guards on calls of branches that `guide` can leave out", leave_out),
     Analysis("provenance", "which contexts are equal, and which calls need not run", provenance_of, say_provenance),
     Analysis("fuse-horizontal", "which calls go to a node as one batch", fuse_horizontal, say_fusions),
     Analysis("form-regions", "which loops run for many requests at once", regions_of, say_regions),

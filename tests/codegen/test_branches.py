@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,9 @@ externs:
 """
 
 
-async def ran(folder: Path, *asked: Asked) -> list[tuple[str, int]]:
+async def ran(folder: Path, *asked: Asked, spec: str = SPEC) -> list[tuple[str, int]]:
     """(op, rows of contexts) of each call that the paged engine made for requests that agree with the interpreter."""
-    program, linked = compiled(folder, SPEC, BINDING)
+    program, linked = compiled(folder, spec, BINDING)
     branch_components.CALLS.clear()
     found = await served(linked, asked)
     calls = [(op, rows) for kind, op, rows in branch_components.CALLS if kind == "PagedRun"]
@@ -110,6 +112,25 @@ async def test_an_equal_context_is_written_and_read_once(tmp_path: Path) -> None
 async def test_branches_that_run(tmp_path: Path, order: str, params: dict[str, Any], guided: int) -> None:
     calls = await ran(tmp_path, Asked({"ids": [3, 1, 4, 1], "order": order}, params, seed=7))
     assert flows(calls) == [1, guided, guided]
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "guided"), [(4.0, 2.0, 3), (4.0, 1.0, 2), (4.0, 0.5, 2), (1.0, 2.0, 1), (0.0, 0.0, 1)]
+)
+@pytest.mark.parametrize("interval", [True, False])
+async def test_a_branch_whose_scale_is_at_most_one_is_not_computed(
+    tmp_path: Path, text: float, image: float, guided: int, interval: bool
+) -> None:
+    """Also where the author guards neither the contexts nor the calls by the scales."""
+    spec = SPEC.replace(" when text > 1 and image > 1", "").replace(" when text > 1", "")
+    spec = spec if interval else spec.replace(" when on", "").replace("        on = iter > 0\n", "")
+    asked = Asked({"ids": [3, 1, 4], "order": "pw"}, {"text": text, "image": image}, seed=3)
+    calls = await ran(tmp_path, asked, spec=spec)
+    assert flows(calls) == [1 if interval else guided, guided, guided]
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "120", "--check", str(tmp_path)]
+    assert subprocess.run(ruff, capture_output=True, check=False).returncode == 0, (
+        "conditions that need lines of their own"
+    )
 
 
 async def test_requests_of_every_kind_at_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from mstarc.ir.core import (
@@ -25,8 +25,6 @@ from mstarc.ir.core import (
     Loop,
     Next,
     Op,
-    Output,
-    Phi,
     Program,
     Request,
     Sample,
@@ -37,8 +35,8 @@ from mstarc.ir.core import (
     Walk,
     When,
 )
-from mstarc.ir.types import Binary, Lit, Ref, Tensor, ValueId, Var
-from mstarc.ir.verify_sites import Unit, definitions
+from mstarc.ir.renumber import renumbered
+from mstarc.ir.types import Binary, Lit, Ref, Tensor, Var
 from mstarc.ir.visit import every_op, results_of, rewrite
 
 Mutation: TypeAlias = Callable[[random.Random, Program], Program | None]
@@ -103,39 +101,6 @@ def at_stream(draw: random.Random, program: Program, **changes: Any) -> Program 
     streams = list(program.streams)
     streams[index] = replace(streams[index], **changes)
     return replace(program, streams=tuple(streams))
-
-
-_IDS = {(Value, "id"), (Var, "id"), (Phi, "inner"), (Output, "value")}
-
-
-def renumbered(program: Program) -> Program:
-    """Value ids dense again, in the order of definition. A use of a value that is gone keeps a free id."""
-    walks = tuple(_renumbered(program, walk) for walk in program.walks)
-    return replace(program, walks=walks, requests=tuple(_renumbered(program, request) for request in program.requests))
-
-
-def _renumbered(program: Program, unit: Any) -> Any:
-    ids: dict[int, int] = {}
-    for value in definitions(Unit(program, unit)):
-        ids.setdefault(value.id, len(ids))
-    free = len(ids) + 1000
-    return _mapped(unit, lambda old: ValueId(ids.get(old, free + old)))
-
-
-def _mapped(node: Any, of: Callable[[int], ValueId]) -> Any:
-    """A tree of the IR with every value id mapped."""
-    if isinstance(node, tuple):
-        return tuple(_mapped(item, of) for item in node)
-    if not is_dataclass(node):
-        return node
-    changed: dict[str, Any] = {}
-    for field in fields(node):
-        held = getattr(node, field.name)
-        if isinstance(held, int) and (type(node), field.name) in _IDS:
-            changed[field.name] = of(held)
-        elif field.name != "span":
-            changed[field.name] = _mapped(held, of)
-    return replace(node, **changed)
 
 
 def values_of(walk: Walk) -> list[Value]:
