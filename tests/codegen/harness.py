@@ -30,19 +30,19 @@ from mstarc_runtime.package import load_conductor
 from tests.codegen.hash_ops import HashOps
 
 
-def plan_of(program: Program) -> Plan:
-    """A plan whose nodes are bound to nothing that exists."""
-    components = {node.name: Component(f"nowhere.{node.name}") for node in program.nodes}
+def plan_of(program: Program, bound: Mapping[str, str] | None = None) -> Plan:
+    """A plan whose nodes are bound to these classes, or to nothing that exists."""
+    components = {node.name: Component((bound or {}).get(node.name, f"nowhere.{node.name}")) for node in program.nodes}
     externs = {extern.name: f"nowhere.{extern.name}" for extern in program.externs}
     binding = Binding(components=components, externs=externs)
     return build_plan(program, binding, SpecPlan(path="x.walk", binding="x.yaml", digest="0"), SourceFile("x.walk", ""))
 
 
-def linked_of(program: Program, folder: Path, ranks: int = 1) -> Linked:
-    """Generated files in the folder, linked; with more ranks, walk k runs on rank k % ranks."""
+def linked_of(program: Program, folder: Path, ranks: int = 1, bound: Mapping[str, str] | None = None) -> Linked:
+    """Generated files in the folder, linked; with more ranks, walk k runs on rank k % ranks. `bound`: classes of nodes."""
     for name, text in render(program, "x.walk").items():
         (folder / name).write_text(text, encoding="utf-8")
-    plan = plan_of(program)  # random programs bound no context; the hash machine has no pool to run out of
+    plan = plan_of(program, bound)  # random programs bound no context; the hash machine has no pool to run out of
     contexts = [msgspec.structs.replace(context, max=context.max or "100000") for context in plan.contexts]
     plan = msgspec.structs.replace(plan, contexts=contexts)
     (folder / "plan.json").write_text(to_text(plan), encoding="utf-8")

@@ -1,6 +1,7 @@
-"""Many random programs, for once in a while: `python -m tests.codegen.many FIRST COUNT [--jobs N] [--seconds S]`.
+"""Many random programs, for once in a while: `python -m tests.codegen.many FIRST COUNT [--jobs N] [--seconds S] [--ahead]`.
 
-Case n is the program of seed n, as `agreement.py` says. Exits 1 if generated code differs from the interpreter.
+Case n is the program of seed n, as `agreement.py` says; with `--ahead` as `ahead.py` says: its loops run ahead of the host. Exits 1 if
+generated code differs from the interpreter.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.agreement import agree_everywhere, random_program, two_ended
+from tests.codegen.ahead import agree_ahead, ahead_program
 from tests.many import add_span, exit_with, run_many, span_of
 
 
@@ -25,7 +27,19 @@ def case(seed: int) -> str:
     return "agreed"
 
 
+def case_ahead(seed: int) -> str:
+    """As `case`, for loops that run ahead."""
+    if not two_ended(ahead_program(seed)):
+        return "left out"
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        asyncio.run(agree_ahead(seed, Path(folder), patch))
+    return "agreed"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.codegen.many", description=__doc__)
     add_span(parser)
-    exit_with(run_many("random programs", parser.prog, case, span_of(parser.parse_args())))
+    parser.add_argument("--ahead", action="store_true", help="loops run ahead of the host")
+    given = parser.parse_args()
+    what, one = ("random programs ahead", case_ahead) if given.ahead else ("random programs", case)
+    exit_with(run_many(what, parser.prog + " --ahead" * given.ahead, one, span_of(given)))

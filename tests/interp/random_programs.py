@@ -45,6 +45,8 @@ class Generator:
     in and after its `together`, some with results that go to later ones.
     """
 
+    sifted = 0.3  # of the streams have a `where`
+
     def __init__(self, seed: int, sound: bool = False, chains: bool = False) -> None:
         self.sound = sound
         self.calls = random.Random(seed) if chains else None
@@ -153,11 +155,15 @@ class Generator:
             f"{first}, {second} = invoke n.two({x}, %{phi})",
         ]
 
+    def bounds(self) -> list[str]:
+        """Bounds of loops to choose from."""
+        return ["0", "1", "3", "param.p"]
+
     def loop(self, arm: int, values: list[int], depth: int) -> list[str]:
         """A static or dynamic loop with one or two carried names, perhaps a stop and a gather."""
         self.loops += 1
         label, gather = f"l{self.loops}", f"g{self.loops}" if self.chance(0.5) else ""
-        kind, bound = self.random.choice(["times", "max"]), self.random.choice(["0", "1", "3", "param.p"])
+        kind, bound = self.random.choice(["times", "max"]), self.random.choice(self.bounds())
         if self.sound and (kind == "max" or bound == "param.p"):
             bound = self.random.choice(["1", "2", "3"])
         carried = [(self.any_of(values), *self.value()) for _ in range(self.random.randint(1, 2))]
@@ -187,7 +193,7 @@ class Generator:
         self.next_id = 0
         start, param = self.value()
         values = [start]
-        lines = self.first(arm) if self.sound else []
+        lines = self.first(arm, values)
         lines += self.body(arm, values, 2, "", "")
         if arm > 0:
             lines += self.consume(arm, values, empty)
@@ -195,8 +201,10 @@ class Generator:
         lines.append(f"emit {self.any_of(values)} as m{arm}")
         return [f"walk w{arm}({param}) {{", *("  " + line for line in lines), "}"]
 
-    def first(self, arm: int) -> list[str]:
+    def first(self, arm: int, values: list[int]) -> list[str]:
         """What makes everything after it sound."""
+        if not self.sound:
+            return []
         lines = [f"_ = invoke llm.step(%0) writes d{arm}, c{arm}"]
         return lines + [f"send %0 to s{arm}"] * (arm < self.arms - 1) * self.random.randint(1, 3)
 
@@ -240,17 +248,29 @@ class Generator:
             name, args = "fixed", {"size": 1}
         policy: Policy = policy_of(name, args)
         end = r.choice([" at_end drop", " at_end partial", " at_end pad:zero", " at_end pad:repeat"])
-        where = " where dim.item % 3 != 1" if self.chance(0.3) else ""
+        where = " where dim.item % 3 != 1" if self.chance(self.sifted) else ""
         after = " after_end_empty" if empty else ""
         after += " overlap_ok" if self.sound and name != "fixed" else ""
         shown = ", ".join(f"{key} = {value}" for key, value in args.items())
-        return f"stream s{arm}: i64[]{where} by {name}({shown}){end}{after} capacity {least_capacity(policy) + r.randint(0, 3)}"
+        return f"stream s{arm}: i64[]{where} by {name}({shown}){end}{after} capacity {least_capacity(policy) + self.slack()}"
+
+    def slack(self) -> int:
+        """Items beyond the least capacity of a stream."""
+        return self.random.randint(0, 3)
+
+    def declarations(self) -> str:
+        """What stands before the contexts."""
+        return DECLS.format(p=self.random.randint(0, 6), q=str(self.chance(0.5)).lower())
+
+    def sampler(self, arm: int) -> str:
+        """The sampler of an arm."""
+        return f"sampler pick{arm}(temperature = 0.8)"
 
     def text(self) -> str:
         empties = [self.chance(0.4) for _ in range(self.arms)]
-        lines = [DECLS.format(p=self.random.randint(0, 6), q=str(self.chance(0.5)).lower()).rstrip()]
+        lines = [self.declarations().rstrip()]
         for arm in range(self.arms):
-            lines += [f"context c{arm} on kv", f"context d{arm} on kv", f"sampler pick{arm}(temperature = 0.8)"]
+            lines += [f"context c{arm} on kv", f"context d{arm} on kv", self.sampler(arm)]
             lines.append(NODE.format(arm=arm).rstrip())
             if self.calls is not None:
                 lines += [f"context e{arm} on kv", f"sampler plain{arm}(temperature = 0.8)"]

@@ -223,7 +223,7 @@ class OpTable:
             if bound.node.kind == "transformer":
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, places, handed)
             elif bound.link.batch == "stack":
-                columns = [self.arrays.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
+                columns = [self._column([row[k] for row in rows]) for k in range(len(rows[0]))]
                 graph = self._stacks.get((walk, bound.name))
                 if graph is not None and graph.fits(columns):
                     results = graph.run(columns, handed.keys(range(len(rows))))
@@ -239,6 +239,10 @@ class OpTable:
         if only is None or bound.link.results <= 1:
             return outcomes
         return [_pick(outcome, only) for outcome in outcomes]
+
+    def _column(self, values: list[Any]) -> Any:
+        """Arguments of several requests on a new dim 0; None where the argument is absent in all of them, as `fits` sees to."""
+        return None if all(value is None for value in values) else self.arrays.stack(values)
 
     def _stack(self, outcomes: list[Any]) -> Any:
         """Per-row results as batched columns."""
@@ -346,8 +350,9 @@ def _same_call(session: Session, wait: CallWait) -> Hashable:
     return id(session), *((type(a), a) if isinstance(a, bool | int | float | str) else id(a) for a in wait.args)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(getattr(value, "shape", ()))
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """None for what is absent: it goes with nothing but its like."""
+    return None if value is ABSENT or value is None else tuple(getattr(value, "shape", ()))
 
 
 def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:

@@ -330,13 +330,14 @@ class Scheduler:
             self._park(run, wait)
 
     def _try_send(self, run: WalkRun, wait: SendWait) -> bool:
-        keep = self.rank.where(wait.stream, self.rank.arrays.asarray(wait.item)[None])
+        item = self.rank.arrays.asarray(wait.item)  # a host value counts as what it is on the device
+        keep = self.rank.where(wait.stream, item[None])
         if keep is not None and not keep[0]:
             return True
         out = self.rank.stream_out(run.session, wait.stream, run.scope)
         if not out.room():
             return False
-        out.push(wait.item)
+        out.push(item)
         return True
 
     def _can_take(self, run: WalkRun, wait: TakeWait) -> bool:
