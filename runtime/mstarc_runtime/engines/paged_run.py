@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mstarc_runtime.cache.contexts import Context
@@ -26,6 +27,12 @@ class Lane:
     context: Context
     takes: int
     cross: Context | None
+
+
+def upload(values: NDArray[Any], device: torch.device) -> Tensor:
+    """The values on the device, behind the work that is queued there; the host does not wait for it."""
+    host = torch.from_numpy(values)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
 class PagedRun:

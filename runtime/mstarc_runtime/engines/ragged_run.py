@@ -13,7 +13,7 @@ from torch import Tensor
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.engines.attend_triton import attend_packed
-from mstarc_runtime.engines.paged_run import EngineError, PagedRun
+from mstarc_runtime.engines.paged_run import EngineError, PagedRun, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,6 @@ def _places(pool: PagedPool, contexts: Sequence[Context], rows: Sequence[int]) -
     lengths = np.array([context.length for context in contexts], np.int32)
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)
     lanes = np.repeat(np.arange(count, dtype=np.int32), rows)
-    device = torch.from_numpy(np.concatenate([table.reshape(-1), lengths, starts, lanes])).to(pool.data.device)
+    device = upload(np.concatenate([table.reshape(-1), lengths, starts, lanes]), pool.data.device)
     parts = torch.split(device, [table.size, count, count + 1, len(lanes)])
     return Places(pool, parts[0].view(count, width), parts[1], parts[2], parts[3])

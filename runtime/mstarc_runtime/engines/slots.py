@@ -133,8 +133,10 @@ class SlotsRun:
         self._frozen, self._causal = spec.frozen, spec.attend == "causal"
         self._attend = attention_on(slots.length.device)
         self._written: set[int] = set()
-        steps = torch.arange(takes, device=slots.length.device) * (spec.positions == "seq")
-        self.positions = (slots.position[:, None] + steps).view(-1)
+        first = slots.position[:, None]
+        seq = spec.positions == "seq"
+        rows = first + torch.arange(takes, device=first.device) if seq else first.expand(-1, takes)
+        self.positions = rows.reshape(-1)
 
     @cached_property
     def last(self) -> Tensor:

@@ -48,7 +48,7 @@ from torch import Tensor
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.engines.attention import Workspace
-from mstarc_runtime.engines.paged_run import EngineError, Lane, PagedRun
+from mstarc_runtime.engines.paged_run import EngineError, Lane, PagedRun, upload
 
 __all__ = ["Call", "Column", "EngineError", "OpSpec", "TransformerEngine"]
 
@@ -177,7 +177,7 @@ class TransformerEngine:
             rows = np.repeat(firsts, takes)
             if spec.positions == "seq":
                 rows += np.arange(len(rows)) - np.repeat(np.cumsum(takes) - takes, takes)
-            return torch.from_numpy(rows).to(device)
+            return upload(rows, device)
         placed: list[Tensor] = []
         for call, context in runs:
             assert call.offsets is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -91,6 +90,18 @@ class _Numbers:
         return self._state.number(name)[: self._rows]
 
 
+class _Row:
+    """What arithmetic of the host asks about every row."""
+
+    def __init__(self, iterations: Tensor, params: _Numbers, config: Any) -> None:
+        self._iterations, self.params, self.config = iterations, params, config
+
+    @property
+    def iter(self) -> Tensor:
+        """f64 [B]."""
+        return self._iterations.double()
+
+
 class DeviceBatch:
     """Implements `mstarc_runtime.program.Batch` for the first `rows` rows of a loop's state."""
 
@@ -114,8 +125,7 @@ class DeviceBatch:
 
     def number(self, of: Callable[[Any], Any]) -> Tensor:
         """Arithmetic of the host on every row, f32 [B]."""
-        params = _Numbers(self.state, self.rows)
-        found: Tensor = of(SimpleNamespace(iter=self._iter.double(), params=params, config=self.config))
+        found: Tensor = of(_Row(self._iter, _Numbers(self.state, self.rows), self.config))
         return found.float()
 
     # ------------------------------------------------------------------------------------------------------- iterations
@@ -132,7 +142,9 @@ class DeviceBatch:
             following = body(self, *carry, *fixed)
             carry = [self._chosen(self._running, new, old) for new, old in zip(following, carry, strict=True)]
             self._iter.add_(self._running)
-            self._leave(self._running & (self._iter >= state.bound[:rows]), carry, SPENT)
+        self._leave(
+            self._active & (self._iter >= state.bound[:rows]), carry, SPENT
+        )  # none runs past its bound: `until`
         outcome = self._outcome()  # holds copies: the first iteration may have recorded the carried values themselves
         for value, last in zip(state.carry, carry, strict=True):
             value[:rows].copy_(last)
