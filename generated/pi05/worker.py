@@ -9,7 +9,8 @@ class Pi05(WorkerProgram):
     def look(self, walk: Walk, images: Array, ids: Array) -> Steps:
         """walk look(images: f32[C, 3, pixels, pixels], ids: i64[T])"""
         seen = yield walk.call("vit.encode", images)
-        yield walk.call("llm.read", seen, ids, writes=("prefix",))
+        rows = yield walk.call("words.prefix", seen, ids)
+        yield walk.call("llm.read", rows, writes=("prefix",))
         return ()
 
     def flow(self, walk: Walk) -> Steps:

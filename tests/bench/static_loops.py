@@ -35,7 +35,7 @@ from tests.bench.orpheus_step import split, timed
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = torch.device("cuda")
 FLOW, ROLLOUT = 10, 30
-READ = OpSpec("llm.read", ("packed", "packed"), (), attend="full")
+READ = OpSpec("llm.read", ("packed",), (), attend="full")
 VELOCITY = OpSpec("llm.velocity", ("plain", "scalar"), attend="full", frozen=True)
 FRAME = OpSpec("predictor.step", ("plain", "plain", "plain"), attend="full", positions="same")
 
@@ -72,13 +72,12 @@ def pi05(batches: Sequence[int]) -> list[dict[str, Any]]:
     rows = []
     for batch in batches:
         contexts = [Context(pool) for _ in range(batch)]
-        seen = torch.randn(768, config["hidden_size"], device=CUDA)
-        ids = torch.randint(1000, (200,), device=CUDA)
+        prefix = torch.randn(968, config["hidden_size"], device=CUDA, dtype=torch.bfloat16)
 
-        def read(contexts: list[Context] = contexts, seen: Any = seen, ids: Any = ids) -> None:
+        def read(contexts: list[Context] = contexts, prefix: Any = prefix) -> None:
             for context in contexts:
                 context.drop()
-                engine.call(policy.read, READ, [Call((seen, ids), (context,), 968)])
+                engine.call(policy.read, READ, [Call((prefix,), (context,), 968)])
 
         def flow(contexts: list[Context] = contexts, used: OpGraph | None = graph) -> None:
             x = torch.randn(len(contexts), horizon, width, device=CUDA)
@@ -86,6 +85,7 @@ def pi05(batches: Sequence[int]) -> list[dict[str, Any]]:
                 t = torch.tensor(1 - step / FLOW, device=CUDA)
                 calls = [Call((x[b], t), (context,), horizon) for b, context in enumerate(contexts)]
                 (v,) = engine.call(policy.velocity, VELOCITY, calls, used)
+                assert isinstance(v, torch.Tensor)
                 x = x - v / FLOW
 
         read_ms = wall(read)

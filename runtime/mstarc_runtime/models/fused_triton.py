@@ -28,6 +28,22 @@ def _add_norm(x, y, weight, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, AD
 
 
 @triton.jit
+def _add_layer_norm(x, y, weight, bias, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, ADD: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * WIDTH
+    at = tl.arange(0, PAD)
+    there = at < WIDTH
+    sums = tl.load(x + row + at, mask=there, other=0.0).to(tl.float32)
+    if ADD:
+        sums += tl.load(y + row + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(x + row + at, sums.to(x.dtype.element_ty), mask=there)
+    centred = tl.where(there, sums - tl.sum(sums, 0) / WIDTH, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 0) / WIDTH + eps)
+    normed = centred * scale * tl.load(weight + at, mask=there, other=0.0).to(tl.float32)
+    normed += tl.load(bias + at, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + row + at, normed.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
 def _rotate(
     x,
     cos,
@@ -79,36 +95,6 @@ def _rotate_pairs(
 
 
 @triton.jit
-def _modulated_norm(
-    x,
-    y,
-    gate,
-    scale,
-    shift,
-    out,
-    eps,
-    parts_stride,
-    rows_each,
-    WIDTH: tl.constexpr,
-    PAD: tl.constexpr,
-    ADD: tl.constexpr,
-):
-    number = tl.program_id(0).to(tl.int64)
-    row, part = number * WIDTH, (number // rows_each) * parts_stride
-    at = tl.arange(0, PAD)
-    there = at < WIDTH
-    sums = tl.load(x + row + at, mask=there, other=0.0).to(tl.float32)
-    if ADD:
-        added = tl.load(y + row + at, mask=there, other=0.0).to(tl.float32)
-        sums += tl.load(gate + part + at, mask=there, other=0.0) * added
-        tl.store(x + row + at, sums.to(x.dtype.element_ty), mask=there)
-    factor = tl.rsqrt(tl.sum(sums * sums, 0) / WIDTH + eps)
-    larger = 1.0 + tl.load(scale + part + at, mask=there, other=0.0)
-    normed = sums * factor * larger + tl.load(shift + part + at, mask=there, other=0.0)
-    tl.store(out + row + at, normed.to(out.dtype.element_ty), mask=there)
-
-
-@triton.jit
 def _gelu_mul(pair, out, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -138,6 +124,26 @@ def add_rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float, dtype:
         x,
         x if y is None else y,
         weight,
+        out,
+        eps,
+        WIDTH=width,
+        PAD=pad,
+        ADD=y is not None,
+        num_warps=8 if pad > 1024 else 4,
+    )
+    return out
+
+
+def add_layer_norm(x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """x += y in place, then its layer norm, in the dtype of x. x, y [n, width]."""
+    rows, width = x.shape
+    out = torch.empty_like(x)
+    pad = triton.next_power_of_2(width)
+    _add_layer_norm[(rows,)](
+        x,
+        x if y is None else y,
+        weight,
+        bias,
         out,
         eps,
         WIDTH=width,
@@ -186,31 +192,6 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         HEADS_PAD=triton.next_power_of_2(heads),
         DIM=dim,
         PAD=triton.next_power_of_2(dim),
-        num_warps=4,
-    )
-    return out
-
-
-def modulated_norm(x: Tensor, y: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """x += gate · y in place, then its RMS norm · (1 + scale) + shift, in the dtype of x.
-
-    x, y [B, rows, width]; gate, scale, shift f32 [B, width] with dense rows, equally far apart in all three.
-    """
-    batch, rows, width = x.shape
-    out = torch.empty_like(x)
-    _modulated_norm[(batch * rows,)](
-        x,
-        x if y is None else y,
-        gate,
-        scale,
-        shift,
-        out,
-        eps,
-        scale.stride(0),
-        rows,
-        WIDTH=width,
-        PAD=triton.next_power_of_2(width),
-        ADD=y is not None,
         num_warps=4,
     )
     return out

@@ -21,7 +21,7 @@ from mstarc_runtime.verify.report import Report
 from mstarc_runtime.verify.setup import Item, Setup
 
 NEAR, ACTIONS, PIXEL = 1e-4, 3e-4, 1e-5  # PIXEL is absolute
-HIDDEN = OpSpec("llm.hidden", params=("packed", "packed"), attend="full", positions="seq")
+HIDDEN = OpSpec("llm.hidden", params=("packed",), attend="full", positions="seq")
 
 
 def plan(golden: Golden, setup: Setup) -> list[Item]:
@@ -148,18 +148,19 @@ class _Parts:
         keys, values = entries(context)
         whole, positions = Context(engine.pool), []
 
-        def hidden(run: Run, seen: Tensor, ids: Tensor) -> Tensor:
+        def hidden(run: Run, rows: Tensor) -> Tensor:
             positions.append(run.positions)
-            return self.policy.hidden(run, seen, ids)[None]
+            return self.policy.hidden(run, rows)[None]
 
-        (column,) = engine.call(hidden, HIDDEN, [Call((seen, ids), (whole,), count)])
+        rows = self.policy.prefix(seen, ids)
+        (column,) = engine.call(hidden, HIDDEN, [Call((rows,), (whole,), count)])
         report.equal(case.name, "entries and counter", [context.length, context.position], [count, count])
         for layer in range(self.policy.config.layers):  # `read` leaves out what no op needs, and nothing else
             cached, full = (torch.cat(entries(each, layer)) for each in (context, whole))
             report.close(case.name, f"entries of layer {layer}, batched", cached, full, NEAR)
         whole.drop()
         found = {
-            "prefix_emb": self.policy.rows([count], seen, ids),
+            "prefix_emb": rows,
             "prefix_hidden": column[0],
             "k_last": keys,
             "v_last": values,

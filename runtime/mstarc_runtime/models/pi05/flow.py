@@ -13,7 +13,7 @@ from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.models.pi05.config import PolicyConfig
 from mstarc_runtime.models.pi05.policy import Policy
 
-READ = OpSpec("llm.read", params=("packed", "packed"), results=(), attend="full", positions="seq")
+READ = OpSpec("llm.read", params=("packed",), results=(), attend="full", positions="seq")
 VELOCITY = OpSpec("llm.velocity", params=("plain", "scalar"), attend="full", positions="seq", frozen=True)
 
 
@@ -25,10 +25,8 @@ def geometry(config: PolicyConfig) -> Geometry:
 def look(engine: TransformerEngine, policy: Policy, prefixes: Sequence[tuple[Tensor, Tensor]]) -> list[Context]:
     """Read B prefixes, each camera rows [M, d] and prompt ids [T], in one call: one new context each. Raises OutOfPages."""
     contexts = [Context(engine.pool) for _ in prefixes]
-    calls = [
-        Call((seen, ids), (context,), len(seen) + len(ids))
-        for (seen, ids), context in zip(prefixes, contexts, strict=True)
-    ]
+    rows = [policy.prefix(seen, ids) for seen, ids in prefixes]
+    calls = [Call((each,), (context,), len(each)) for each, context in zip(rows, contexts, strict=True)]
     engine.call(policy.read, READ, calls)
     return contexts
 

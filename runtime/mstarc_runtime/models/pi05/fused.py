@@ -1,17 +1,35 @@
-"""The language model and the action expert of pi0.5 on a GPU: one Triton kernel between two matrix products.
+"""The nets of pi0.5 on a GPU: one Triton kernel between two matrix products.
 
 The same weights and sums as `nets`, with 16-bit rounding in other places.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Run
 from mstarc_runtime.models import fused_triton as fused
-from mstarc_runtime.models.pi05.nets import ExpertNet, LanguageLayer, LanguageNet, Layer
+from mstarc_runtime.models.pi05 import flow_triton as kernels
+from mstarc_runtime.models.pi05.nets import ExpertNet, LanguageLayer, LanguageNet, Layer, VisionBlock, VisionNet
+from mstarc_runtime.models.pi05.times_triton import Times
 
 Turn = tuple[Tensor, Tensor]  # cosines and signed sines, each [ΣT, 1, head_dim]
+
+
+def hidden(net: VisionNet, images: Tensor) -> Tensor:
+    """See `VisionNet.hidden`."""
+    x = net.embedded(images)
+    shape, x = x.shape, x.flatten(0, 1)
+    y: Tensor | None = None
+    for block in net.blocks:
+        assert isinstance(block, VisionBlock)
+        norm1, norm2 = block.norm1, block.norm2
+        y = block.mix(fused.add_layer_norm(x, y, norm1.weight, norm1.bias, norm1.eps).view(shape)).flatten(0, 1)
+        grown = fused.add_layer_norm(x, y, norm2.weight, norm2.bias, norm2.eps)
+        grown = torch._addmm_activation(block.fc1.bias, grown, block.fc1.weight.T, use_gelu=True)  # by the tanh formula
+        y = block.fc2(grown)
+    return fused.add_layer_norm(x, y, net.norm.weight, net.norm.bias, net.norm.eps).view(shape)
 
 
 def read(net: LanguageNet, run: Run, x: Tensor, turn: Turn) -> None:
@@ -26,25 +44,36 @@ def read(net: LanguageNet, run: Run, x: Tensor, turn: Turn) -> None:
     last.store(run, len(layers), fused.add_rms_norm(x, y, last.norm1, net.eps, x.dtype), turn)
 
 
-def velocity(net: ExpertNet, run: Run, x: Tensor, waves: Tensor, turn: Turn) -> Tensor:
-    """See `ExpertNet.velocity`."""
-    parts = net.modulation(net.condition(waves)).view(len(x), -1, 3, waves.shape[-1])
-    rows = net.action_in(x.float()).to(net.dtype)
-    y: Tensor | None = None
-    for number, layer in enumerate(net.layers):
-        assert isinstance(layer, Layer)
-        normed = _modulated(rows, y, parts, 2 * number, net.eps)
-        y = _mix(layer, run, number, normed.flatten(0, 1), turn)
-        normed = _modulated(rows, y, parts, 2 * number + 1, net.eps)
-        y = _feed(layer, normed.flatten(0, 1))
-    velocities: Tensor = net.action_out(_modulated(rows, y, parts, parts.shape[1] - 1, net.eps).float())
-    return velocities
+class Flow:
+    """The action expert's step, with what it keeps between steps."""
 
+    def __init__(self, net: ExpertNet, frequencies: Tensor, speeds: Tensor) -> None:
+        self._net, self._frequencies = net, frequencies
+        self._times = Times(net.time_in, net.time_out, net.modulation, speeds)
+        self._action_in = net.action_in.weight.T.contiguous()
 
-def _modulated(rows: Tensor, y: Tensor | None, parts: Tensor, number: int, eps: float) -> Tensor:
-    """Add what the sublayer before gave, by its gate; then norm number `number`."""
-    scale, shift, _ = parts[:, number].unbind(1)
-    return fused.modulated_norm(rows, y, parts[:, max(number - 1, 0), 2], scale, shift, eps)
+    def velocity(self, run: Run, actions: Tensor, t: Tensor) -> Tensor:
+        """Noisy actions [B, horizon, action_dim] at times [B] -> velocities of the same shape, f32."""
+        net, parts, slot = self._net, self._times.parts, self._times.slots(t.float())
+        cos, sin = kernels.angles(run.positions, self._frequencies)
+        x, entered = kernels.opened(
+            actions.float().contiguous(), self._action_in, net.action_in.bias, parts, slot, net.eps, net.dtype
+        )
+        y: Tensor | None = None
+        for number, layer in enumerate(net.layers):
+            assert isinstance(layer, Layer)
+            heads, turned = layer.heads, layer.heads + layer.kv_heads
+            if y is not None:
+                entered = kernels.normed(x, y, parts, slot, 2 * number, net.eps)
+            qkv = kernels.turned(entered, layer.qkv.weight, turned, cos, sin)
+            mixed = run.attend(number, qkv[:, :heads], qkv[:, heads:turned], qkv[:, turned:])
+            y = kernels.partial(mixed.flatten(1), layer.out.weight)
+            entered = kernels.normed(x, y, parts, slot, 2 * number + 1, net.eps)
+            y = kernels.partial(kernels.gated(entered, layer.gate_up.weight), layer.down.weight)
+        assert y is not None
+        last = 2 * len(net.layers)
+        found = kernels.closed(x, y, parts, slot, last, net.eps, net.action_out.weight, net.action_out.bias)
+        return found.view(actions.shape)
 
 
 def _mix(layer: Layer, run: Run, number: int, x: Tensor, turn: Turn) -> Tensor:

@@ -31,12 +31,20 @@ class VisionBlock(nn.Module):
         self.fc2 = nn.Linear(config.ffn, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[C, tokens, width] -> the same; tokens of one image see each other."""
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + self.out(mixed)
-        grown: Tensor = self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate="tanh"))
-        return x + grown
+        """[C, tokens, width] -> the same."""
+        x = x + self.mix(self.norm1(x))
+        return x + self.feed(self.norm2(x))
+
+    def mix(self, x: Tensor) -> Tensor:
+        """Attention of normed tokens [C, tokens, width]; those of one image see each other."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed: Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return mixed
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The feed-forward of normed tokens."""
+        grown: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return grown
 
 
 class Patches(nn.Module):
@@ -64,9 +72,18 @@ class VisionNet(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.eps)
         self.connector = nn.Linear(config.width, config.out)
 
+    def embedded(self, images: Tensor) -> Tensor:
+        """Pixels [C, 3, size, size] -> tokens [C, tokens, width]: patches with their positions."""
+        tokens: Tensor = self.patch(images) + self.position
+        return tokens.to(self.norm.weight.dtype)
+
     def hidden(self, images: Tensor) -> Tensor:
         """Pixels [C, 3, size, size] in [-1, 1] -> [C, tokens, width] after the last norm."""
-        x = self.patch(images) + self.position
+        if images.is_cuda:
+            from mstarc_runtime.models.pi05 import fused  # needs triton, which is there where CUDA is
+
+            return fused.hidden(self, images)
+        x = self.embedded(images)
         for block in self.blocks:
             x = block(x)
         normed: Tensor = self.norm(x)
@@ -140,7 +157,7 @@ class LanguageNet(nn.Module):
         On a GPU the rows are overwritten.
         """
         if x.is_cuda:
-            from mstarc_runtime.models.pi05 import fused  # needs triton, which is there where CUDA is
+            from mstarc_runtime.models.pi05 import fused
 
             fused.read(self, run, x, turn)
             return
@@ -188,10 +205,6 @@ class ExpertNet(nn.Module):
 
     def velocity(self, run: Run, x: Tensor, waves: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Noisy actions [B, horizon, action_dim] -> velocities of the same shape, f32."""
-        if x.is_cuda:
-            from mstarc_runtime.models.pi05 import fused
-
-            return fused.velocity(self, run, x, waves, turn)
         parts = self.modulation(self.condition(waves)).view(len(x), -1, 3, 1, waves.shape[-1])
         rows: Tensor = self.action_in(x.float()).to(self.dtype)
         for layer, each in enumerate(self.layers):

@@ -1,8 +1,9 @@
 """The component `Policy`: the language model reads cameras and prompt once, its action expert flows over what was read.
 
-`read(seen: f32[M, d], ids: i64[T])` writes M + T entries, all of which see each other (`attend full`, `positions seq`); it has no
-result. `velocity(x: f32[horizon, action_dim], t: f32) -> v: f32[horizon, action_dim]` is frozen: its rows take the positions after
-the prefix, see the prefix and each other, and leave nothing behind. t = 1 is noise, t = 0 the actions: x <- x - v · dt.
+`prefix(seen: f32[M, d], ids: i64[T]) -> rows: f32[M + T, d]`, stateless: camera rows, then the embedded prompt.
+`read(rows: f32[S, d])` writes S entries, all of which see each other (`attend full`, `positions seq`); it has no result.
+`velocity(x: f32[horizon, action_dim], t: f32) -> v: f32[horizon, action_dim]` is frozen: its rows take the positions after the prefix, see
+the prefix and each other, and leave nothing behind. t = 1 is noise, t = 0 the actions: x <- x - v · dt.
 
 The node's config may hold `dtype` (float32 by default, bfloat16, float16: norms, time and action projections stay f32), `text_scale`
 (sqrt(hidden_size)) and `image_scale` (1). Without a checkpoint the weights are random (`seed`).
@@ -10,19 +11,22 @@ The node's config may hold `dtype` (float32 by default, bfloat16, float16: norms
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Checkpoint, Run
-from mstarc_runtime.engines.paged_run import EngineError
 from mstarc_runtime.models.pi05 import config as sizes
 from mstarc_runtime.models.pi05.config import PolicyConfig
 from mstarc_runtime.models.pi05.nets import PolicyNet, angular_speeds, inverse_frequencies, rotation, time_waves
 from mstarc_runtime.models.pi05.weights import policy_net
+
+if TYPE_CHECKING:
+    from mstarc_runtime.models.pi05.fused import Flow
 
 
 class Policy:
@@ -48,22 +52,36 @@ class Policy:
 
     # ----------------------------------------------------------------------------------------------------------------- ops
 
-    def read(self, run: Run, seen: Tensor, ids: Tensor) -> None:
-        """Packed camera rows [ΣM, d] and prompt ids [ΣT] -> keys and values of every layer in the op's context."""
-        x = self.rows(run.rows, seen, ids)
-        self.net.language.read(run, x, rotation(run.positions, self._frequencies))
+    def prefix(self, seen: Tensor, ids: Tensor) -> Tensor:
+        """Camera rows [M, d] and prompt ids [T] -> the rows of a prefix [M + T, d], scaled."""
+        text = self.embed(ids)
+        seen = seen.to(text.dtype)
+        return torch.cat([seen if self.config.image_scale == 1 else seen * self.config.image_scale, text])
+
+    def read(self, run: Run, rows: Tensor) -> None:
+        """Packed rows [ΣS, d] -> keys and values of every layer in the op's context."""
+        net = self.net.language
+        net.read(run, rows.to(net.embed.dtype, copy=True), rotation(run.positions, self._frequencies))
 
     def velocity(self, run: Run, x: Tensor, t: Tensor) -> Tensor:
         """Noisy actions [B, horizon, action_dim] at times [B] -> velocities of the same shape, f32."""
+        if x.is_cuda:
+            return self._flow.velocity(run, x, t)
         turn = rotation(run.positions, self._frequencies)
         return self.net.expert.velocity(run, x, time_waves(t, self._speeds), turn)
 
+    @cached_property
+    def _flow(self) -> Flow:
+        """The expert's step on a GPU."""
+        from mstarc_runtime.models.pi05.fused import Flow  # needs triton, which is there where CUDA is
+
+        return Flow(self.net.expert, self._frequencies, self._speeds)
+
     # -------------------------------------------------------------------------------------------------- parts of the prefix
 
-    def hidden(self, run: Run, seen: Tensor, ids: Tensor) -> Tensor:
-        """As `read`, and the language model's last hidden states [Σ(M + T), d], which no op needs."""
-        x = self.rows(run.rows, seen, ids)
-        return self.net.language.hidden(run, x, rotation(run.positions, self._frequencies))
+    def hidden(self, run: Run, rows: Tensor) -> Tensor:
+        """As `read`, and the language model's last hidden states [ΣS, d], which no op needs."""
+        return self.net.language.hidden(run, rows, rotation(run.positions, self._frequencies))
 
     def embed(self, ids: Tensor) -> Tensor:
         """Token ids [T] -> scaled embeddings [T, d]."""
@@ -73,30 +91,3 @@ class Policy:
         """Times [B] -> sines and cosines, and the condition of the expert's norms, both f32 [B, expert width]."""
         waves = time_waves(t, self._speeds)
         return waves, self.net.expert.condition(waves)
-
-    def rows(self, counts: Sequence[int], seen: Tensor, ids: Tensor) -> Tensor:
-        """Rows of a batch [ΣS, d]: of each request its camera rows, then its prompt. `counts` are the requests' M + T."""
-        text = self.embed(ids)
-        seen = seen.to(text.dtype)
-        if self.config.image_scale != 1:
-            seen = seen * self.config.image_scale
-        if len(counts) == 1:
-            return torch.cat([seen, text])
-        cameras = self._camera_rows(counts, len(seen))
-        texts = [count - rows for count, rows in zip(counts, cameras, strict=True)]
-        pairs = zip(torch.split(seen, cameras), torch.split(text, texts), strict=True)
-        return torch.cat([part for pair in pairs for part in pair])
-
-    def _camera_rows(self, counts: Sequence[int], seen: int) -> list[int]:
-        """How many of each request's rows are camera rows: as many whole cameras as fit into its count.
-
-        That is never too few, so if the sum is right each of them is. It is wrong if a prompt is as long as a camera; then the
-        batch cannot be told apart and is refused (the worker runs its requests one by one).
-        """
-        size = self.config.image_tokens
-        found = [count // size * size for count in counts]
-        if sum(found) != seen:
-            raise EngineError(
-                f"a batch of requests with {list(counts)} rows, {seen} of them of cameras ({size} rows each), cannot be told apart"
-            )
-        return found

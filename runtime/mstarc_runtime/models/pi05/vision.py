@@ -1,8 +1,8 @@
 """The component `Vision`: `encode(images: f32[C, 3, size, size]) -> rows: f32[tokens · C, d]`, stateless.
 
 Camera images are in [-1, 1], in the order of the cameras; an absent camera is left out. With `batch stack` there is one more dim 0.
-The node's config may hold `dtype` (float32 by default, bfloat16, float16); rows are f32. Without a checkpoint the weights are random
-(`seed`).
+The node's config may hold `dtype` (float32 by default, bfloat16, float16: patches and positions stay f32); rows have it too. Without a
+checkpoint the weights are random (`seed`).
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ class Vision:
         size = self.config.image_size
         if images.dim() not in (4, 5) or tuple(images.shape[-3:]) != (3, size, size):
             raise BadRequest(f"camera images are ['C', 3, {size}, {size}], got {list(images.shape)}", "images")
-        rows: Tensor = self.net(images.flatten(0, -4)).float()
+        rows: Tensor = self.net(images.flatten(0, -4))
         return rows.reshape(*images.shape[:-4], -1, self.config.out)

@@ -36,6 +36,7 @@ _UNUSED = ("paligemma_with_expert.gemma_expert.lm_head.weight",)  # in the publi
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 _IN_F32 = frozenset({"norm", "norm1", "norm2", "modulation", "action_in", "action_out", "time_in", "time_out"})
+_TOWER_IN_F32 = frozenset({"patch", "position"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,9 @@ def _ready(
 
 
 def _dtype(name: str, dtype: str) -> torch.dtype:
-    """Norms, time and action projections of the policy are f32 whatever the dtype, as the public implementation keeps them."""
-    small = name.startswith(("language.", "expert.")) and not _IN_F32.isdisjoint(name.split("."))
+    """What openpi keeps in f32 stays so: of the policy norms, time and action projections, of the tower patches and positions."""
+    kept = _IN_F32 if name.startswith(("language.", "expert.")) else _TOWER_IN_F32
+    small = not kept.isdisjoint(name.split("."))
     return torch.float32 if small else DTYPES[dtype]
 
 
