@@ -197,7 +197,9 @@ class WalkPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """chains: walks that follow each other without a decision of the host; `*` repeated, `?` conditional."""
+    """chains: walks that follow each other without a decision of the host; `*` repeated, `?` conditional; after a last `together` its
+    arms follow too.
+    """
 
     name: str
     line: int
