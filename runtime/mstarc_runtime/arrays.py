@@ -125,6 +125,8 @@ class TorchArrays:
 
     def stack(self, items: Sequence[Any]) -> Any:
         tensor = self.torch.Tensor
+        if set(map(type, items)) == {np.int64}:
+            return self.asarray(np.array(items))
         if all(isinstance(item, tensor) and item.device.type == "cpu" for item in items):
             return self._upload(self.torch.stack(list(items)))  # one copy
         return self.torch.stack([self.asarray(item) for item in items])
@@ -146,7 +148,7 @@ class TorchArrays:
         return np.asarray(array)
 
     def zeros_like(self, array: Any) -> Any:
-        return self.torch.zeros_like(array)
+        return self.torch.zeros_like(self.asarray(array))
 
     def cast(self, array: Any, dtype: str) -> Any:
         return array.to({"f32": self.torch.float32, "f16": self.torch.float16, "bf16": self.torch.bfloat16}[dtype])

@@ -35,6 +35,7 @@ from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.conductor.processes import ProcessCluster
+from mstarc_runtime.garbage import settle_garbage
 from mstarc_runtime.package import load_conductor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +109,7 @@ async def main(args: argparse.Namespace) -> list[dict[str, Any]]:
     engine = Engine(program, load_conductor(program), cluster)
     begin = time.perf_counter()
     await engine.start()
+    settle_garbage()
     print(f"ready after {time.perf_counter() - begin:.1f} s", flush=True)
     rows = []
     try:

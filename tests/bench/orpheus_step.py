@@ -71,7 +71,7 @@ class Decode:
         if sampled:
             self.rows = SamplerRows(SamplerPlan.of(SETTINGS), batch, model.facts.vocab_size, torch.device("cuda"))
             for row in range(batch):
-                self.rows.put(row, Settings(**SETTINGS), 0, [torch.arange(1000, 1080, device="cuda")])
+                self.rows.put([row], [Settings(**SETTINGS)], [0], [[torch.arange(1000, 1080, device="cuda")]])
             self.site = Site(12345, batch, torch.device("cuda"))
         self.reset()
 

@@ -35,7 +35,7 @@ class Twin:
         self.site = Site(philox.site_hash("w/s"), len(chosen), torch.device(device))
         self.j = [0] * len(chosen)
         for n, (one, ids) in enumerate(zip(chosen, over, strict=True)):
-            self.rows.put(n, one, 0, [] if ids is None else [ids])
+            self.rows.put([n], [one], [0], [[] if ids is None else [ids]])
 
     def host(self, logits: Tensor, active: list[bool]) -> list[int | None]:
         """Ids of the active rows; None where the logits are unusable."""
@@ -147,7 +147,7 @@ def test_a_real_vocabulary() -> None:
 def test_tokens_of_the_context_count_for_the_penalty() -> None:
     rows = SamplerRows(FULL, 2, 10, torch.device("cpu"))
     for n in range(2):
-        rows.put(n, Settings(0.0, repetition_penalty=100.0), 0, [torch.tensor([-1, 1, 99])])
+        rows.put([n], [Settings(0.0, repetition_penalty=100.0)], [0], [[torch.tensor([-1, 1, 99])]])
     rows.note(torch.tensor([3, 3]), torch.tensor([True, False]))
     rows.note(torch.tensor([12, -1]), torch.tensor([True, True]))
     assert [row.nonzero()[:, 0].tolist() for row in rows.seen] == [[1, 3], [1]]

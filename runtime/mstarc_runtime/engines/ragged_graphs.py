@@ -21,8 +21,8 @@ from mstarc_runtime.engines.op_graphs import Capture
 from mstarc_runtime.engines.paged_run import EngineError
 from mstarc_runtime.engines.transformer import Call, Column, OpSpec
 
-BUCKETS = (64, 128, 256, 512, 1024)  # rows of all requests together
-REQUESTS = 16  # the most of one replay
+BUCKETS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 2048)  # rows of all requests together
+REQUESTS = 32  # the most of one replay
 
 
 def attention_on(device: torch.device) -> Callable[..., Tensor]:

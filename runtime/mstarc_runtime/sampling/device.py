@@ -9,11 +9,12 @@ Weights are f32 and their sums f64, so a draw may differ from the host's only wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -91,20 +92,31 @@ class SamplerRows:
             setattr(part, name, getattr(self, name)[:rows])
         return part
 
-    def put(self, row: int, settings: Settings, count: int, ids: list[Tensor]) -> None:
-        """Row `row` becomes a request's: `count` draws so far; `ids`: the ids that its penalty counts."""
-        self.temperature[row] = settings.temperature
-        self.top_k[row] = settings.top_k
-        self.top_p[row] = settings.top_p
-        self.penalty[row] = settings.repetition_penalty
-        self.min_tokens[row] = settings.min_tokens
-        self.count[row] = count
+    def put(
+        self, rows: Sequence[int], settings: Sequence[Settings], counts: Sequence[int], ids: Sequence[Sequence[Tensor]]
+    ) -> None:
+        """These rows become requests': `counts` draws so far; `ids`: what the penalty of each counts. Nobody waits for the device."""
+        device = self.count.device
+        at = uploaded(np.asarray(rows, np.int64), device)
+        values = zip(settings, counts, strict=True)
+        numbers = [(s.temperature, s.top_k, s.top_p, s.repetition_penalty, s.min_tokens, count) for s, count in values]
+        tensors = (self.temperature, self.top_k, self.top_p, self.penalty, self.min_tokens, self.count)
+        for tensor, column in zip(tensors, uploaded(np.array(numbers, np.float64).T, device), strict=True):
+            tensor.index_copy_(0, at, column.to(tensor.dtype))
         if self.plan.penalty:
-            marks = torch.zeros(self.vocab + 1, dtype=torch.bool, device=self.seen.device)  # the last one: ids outside
-            for some in ids:
-                inside = (some >= 0) & (some < self.vocab)
-                marks.scatter_(0, torch.where(inside, some, self.vocab).to(marks.device), True)
-            self.seen[row] = marks[:-1]
+            self.seen.index_copy_(0, at, self._marks(ids))
+
+    def _marks(self, ids: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Which ids of the vocabulary are among those of each row, bool [n, vocab]."""
+        device = self.seen.device
+        marks = torch.zeros(len(ids), self.vocab + 1, dtype=torch.bool, device=device)  # the last one: ids outside
+        found = [(row, some) for row, several in enumerate(ids) for some in several if len(some)]
+        if found:
+            firsts = np.repeat([row * (self.vocab + 1) for row, _ in found], [len(some) for _, some in found])
+            joined = torch.cat([some.to(device) for _, some in found])
+            inside = (joined >= 0) & (joined < self.vocab)
+            marks.view(-1).index_fill_(0, torch.where(inside, joined, self.vocab) + uploaded(firsts, device), True)
+        return marks[:, :-1]
 
     def note(self, ids: Tensor, active: Tensor) -> None:
         """Count ids i64 [B] of the active rows for the penalty (a token that was written to the sampler's context)."""
@@ -203,6 +215,12 @@ class SamplerRows:
         needed = torch.where(cut == lowest, torch.minimum(needed, stay.double()), needed)
         on = self.top_p < 1.0
         return torch.where(on, cut, lowest), torch.where(on, needed, stay.double()).long()
+
+
+def uploaded(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    """An array of the host on the device, through pinned memory: nobody waits."""
+    host = torch.from_numpy(np.ascontiguousarray(values))
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
 def _kernels() -> ModuleType:

@@ -17,6 +17,7 @@ import uvicorn
 from mstarc_runtime.abi.messages import Loading
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.errors import RuntimeFault
+from mstarc_runtime.garbage import settle_garbage
 from mstarc_runtime.serving.app import make_app
 from mstarc_runtime.serving.service import Options, Service
 from mstarc_runtime.serving.terminal import Status
@@ -93,6 +94,7 @@ async def _serve(
             raise error
         status.fail(f"`{engine.linked.model}` cannot be served: {error}")
         return FAILED
+    settle_garbage()
     status.loaded(engine.linked.model)
     print(f"serving {engine.linked.model} on {where}", flush=True)
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ import msgspec
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.abi.messages import ABI, Fatal, Loading, Message, Peers, Ready, Shutdown, Stats
 from mstarc_runtime.errors import RuntimeFault, describe
+from mstarc_runtime.garbage import settle_garbage
 from mstarc_runtime.launch.child import EXIT_FATAL, Boot, ParentWatch, open_port, read_boot
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.transport.port import Port
@@ -80,6 +81,7 @@ def _load(boot: Boot, port: Port) -> Rank:
     cuts = {str(link.args["cut"]) for link in linked.streams if link.sink == boot.rank and "cut" in link.args}
     rank.externs.warm(externs | cuts)
     rank.warm_up(progress)
+    settle_garbage()
     return rank
 
 

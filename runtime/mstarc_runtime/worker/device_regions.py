@@ -10,6 +10,7 @@ A row that cannot go on here (its context or the pool is full) goes to the host'
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from mstarc_runtime.sampling.sampler import BadLogits
 from mstarc_runtime.worker.device_batch import DeviceBatch, Outcome, Record
 from mstarc_runtime.worker.device_row import DeviceRow, Taken, Written
 from mstarc_runtime.worker.device_runner import Fetch, Runner
-from mstarc_runtime.worker.device_state import FAILED, RUNNING, STOPPED, LoopState
+from mstarc_runtime.worker.device_state import FAILED, RUNNING, STOPPED, Entrant, LoopState
 from mstarc_runtime.worker.regions import Row, end_loop
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 UNROLL = 7
+BURST_S = 0.006  # between the requests of one burst
+LEAD_S = 0.004  # before the end of a run, the next is launched
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Run:
     outcome: Outcome
     fetch: Fetch
     kept: dict[int, Tensor]  # values that stay on the device, by record
+    bucket: int
+    steps: int
+    began: float  # when the device began with it, as far as the host knows
 
 
 def limited(unroll: int, ahead: int, most: int) -> tuple[int, int]:
@@ -90,6 +96,11 @@ class DeviceLoop:
         self.waiting: deque[tuple[Row, tuple[Any, ...]]] = deque()
         self.under_way: deque[Run] = deque()
         self._records: tuple[Record, ...] = ()
+        self._opened = 0.0  # when the first of the rows that are inside came
+        self._since = 0  # iterations since rows joined last
+        self._gave_way = False  # to other work, before the next run
+        self._took: dict[tuple[int, int], float] = {}  # seconds of a run, by bucket and iterations
+        self._buckets = [bucket for bucket in BUCKETS if bucket < max_rows] + [max_rows]
         with torch.inference_mode():
             self.state = LoopState(rank, walk, carry, fixed, max_rows)
             self._replays = self._capture(getattr(rank.program, name), max_rows, progress)
@@ -110,21 +121,21 @@ class DeviceLoop:
 
     def _capture(
         self, body: Callable[..., tuple[Tensor, ...]], max_rows: int, progress: Callable[[int, int], None]
-    ) -> dict[int, Callable[[], Outcome]]:
-        """The runs by bucket. Running the body first makes what it keeps in the state, and compiles its kernels."""
-        buckets = [bucket for bucket in BUCKETS if bucket < max_rows] + [max_rows]
-        replays: dict[int, Callable[[], Outcome]] = {}
-        for done, bucket in enumerate(reversed(buckets)):
-            progress(done, len(buckets))
+    ) -> dict[tuple[int, int], Callable[[], Outcome]]:
+        """The runs by bucket and iterations. Running the body first makes what it keeps in the state, and compiles its kernels."""
+        replays: dict[tuple[int, int], Callable[[], Outcome]] = {}
+        for done, bucket in enumerate(reversed(self._buckets)):
+            progress(done, len(self._buckets))
             for _ in range(2 if bucket == max_rows else 1):
                 self._records = DeviceBatch(self.state, bucket).run(body, 1).records
+            for steps in {1, self.unroll}:
 
-            def work(bucket: int = bucket) -> Outcome:
-                return DeviceBatch(self.state, bucket).run(body, self.unroll)
+                def work(bucket: int = bucket, steps: int = steps) -> Outcome:
+                    return DeviceBatch(self.state, bucket).run(body, steps)
 
-            replays[bucket] = self.options.runner.capture(work)
-        progress(len(buckets), len(buckets))
-        return dict(sorted(replays.items()))
+                replays[bucket, steps] = self.options.runner.capture(work)
+        progress(len(self._buckets), len(self._buckets))
+        return replays
 
     # ------------------------------------------------------------------------------------------------------------- group
 
@@ -158,41 +169,81 @@ class DeviceLoop:
         """
         settled = False
         while self.under_way and self.under_way[0].fetch.ready():
-            self._settle(self.under_way.popleft())
+            self._settle(self._arrived())
             settled = True
-        if settled and self.under_way:
+        if (settled and self.under_way) or not self._due():
+            return
+        if self.rank.scheduler.others_wait() and not self._gave_way:
+            self._gave_way = True
             return
         self.forget_dead()
         self._let_in()
-        if len(self.under_way) <= self.ahead and self.rows and self._promise():
-            self._launch()
+        steps = self._steps()
+        if len(self.under_way) <= self.ahead and self.rows and self._promise(steps):
+            self._launch(steps)
+            self._gave_way = False
+
+    def _arrived(self) -> Run:
+        """The first run under way, whose results are there; the next one runs since then."""
+        now = time.monotonic()
+        run = self.under_way.popleft()
+        key, took = (run.bucket, run.steps), now - run.began
+        self._took[key] = min(took, 1.02 * self._took.get(key, took))  # what was seen late makes it no longer
+        if self.under_way:
+            self.under_way[0].began = now
+        return run
+
+    def _due(self) -> bool:
+        """Whether it is time for the next run: the device is about to finish. Launched any sooner, it would only keep out
+        requests that come meanwhile."""
+        if len(self.under_way) != 1:
+            return True
+        run = self.under_way[0]
+        return time.monotonic() >= run.began + self._took.get((run.bucket, run.steps), 0.0) - LEAD_S
+
+    def _steps(self) -> int:
+        """Iterations of the next run. Requests come in bursts: as long as the first is alone, runs are short, so that the others need
+        not wait. Then long ones, which begin when rows join: a stream's first chunk is complete at the end of one."""
+        early = time.monotonic() - self._opened < BURST_S
+        return 1 if early or self._since % self.unroll else self.unroll
 
     # ------------------------------------------------------------------------------------------------------- membership
 
     def _let_in(self) -> None:
         """Rows that wait take free slots."""
+        entrants: list[Entrant] = []
         while self.waiting and len(self.rows) < self.state.rows:
             row, carry = self.waiting.popleft()
             if row.iteration >= row.wait.bound:
                 end_loop(self.rank, self.name, row, carry, "max")
                 continue
             try:
-                self._let_row_in(row, carry)
-            except Exception as error:  # a setting out of range, or contexts that do not fit
+                entrant = self._entrant(row, carry)
+            except Exception as error:  # a setting out of range
                 self.rank.fail(row.run, error)
+                continue
+            if entrant is not None:
+                entrants.append(entrant)
+        if entrants:
+            self.state.put(entrants)
+            self._since = 0
 
-    def _let_row_in(self, row: Row, carry: tuple[Any, ...]) -> None:
+    def _entrant(self, row: Row, carry: tuple[Any, ...]) -> Entrant | None:
+        """The request with a slot of its own; None if the host's loop has to run it. Raises BadRequest."""
         session = row.session
         if not self.state.suits(session):
             self.rank.scheduler.join_host(row, carry)
-            return
+            return None
+        self.state.check(session)
+        if not self.rows:
+            self._opened = time.monotonic()
         slot = next(slot for slot in range(self.state.rows) if slot not in self.rows)
         fixed = [self.rank.arrays.asarray(value) for value in row.wait.fixed]
-        self.state.put(slot, session, carry, fixed, row.iteration, row.wait.bound)
         contexts: dict[str, Any] = {name: session.context(name) for name in self._entries}
         written = {name: Written(contexts[name], each) for name, each in self._entries.items()}
         self.rows[slot] = DeviceRow(row, slot, written)
         row.run.waiting = f"loop {row.wait.label}"
+        return Entrant(slot, session, carry, fixed, row.iteration, row.wait.bound)
 
     def _leave(self, row: DeviceRow, why: str) -> None:
         """A row has ended on the device: the host takes over what it did and hands out its values."""
@@ -221,15 +272,15 @@ class DeviceLoop:
         return bucket
 
     def _bucket(self, rows: int) -> int:
-        return next(bucket for bucket in self._replays if bucket >= rows)
+        return next(bucket for bucket in self._buckets if bucket >= rows)
 
     # ------------------------------------------------------------------------------------------------------------ limits
 
-    def _promise(self) -> bool:
+    def _promise(self, steps: int) -> bool:
         """Say how far every row may go in the next run, and reserve what that needs. Whether any row can move."""
         moves = False
         for row in list(self.rows.values()):
-            until = self._limit(row)
+            until = self._limit(row, steps)
             while until > row.until:
                 try:
                     row.reserve(until)
@@ -242,9 +293,9 @@ class DeviceLoop:
                 self._stall(row)
         return moves
 
-    def _limit(self, row: DeviceRow) -> int:
+    def _limit(self, row: DeviceRow, steps: int) -> int:
         """The iteration before which the row may run, by the loop's bound, its credit, and the declared max of its contexts."""
-        until = min(row.expect + self.unroll, row.row.wait.bound)
+        until = min(row.expect + steps, row.row.wait.bound)
         for stream, most in self.sends.items():
             out = self._out(row, stream)
             if not out.discards:
@@ -276,13 +327,13 @@ class DeviceLoop:
 
     # -------------------------------------------------------------------------------------------------------------- runs
 
-    def _launch(self) -> None:
+    def _launch(self, steps: int) -> None:
         """Queue one run behind the work of the device."""
         bucket = self._gather_rows()
         until = torch.zeros(bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
         for slot, row in self.rows.items():
             until[slot] = row.until
-            row.expect = min(row.expect + self.unroll, row.until)
+            row.expect = min(row.expect + steps, row.until)
             for name, written in row.written.items():
                 if written.shown != (slot, len(written.context.pages)):
                     written.shown = (slot, len(written.context.pages))
@@ -290,11 +341,12 @@ class DeviceLoop:
         self.state.until[:bucket].copy_(until, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()
-        outcome = self._replays[bucket]()
+        outcome = self._replays[bucket, steps]()
         kept = {r: value.clone() for r, value in outcome.values.items() if r in self._stays}
         to_host = [value for r, value in outcome.values.items() if r not in kept]
         fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *to_host])
-        self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept))
+        self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept, bucket, steps, time.monotonic()))
+        self._since += steps
 
     def _settle(self, run: Run) -> None:
         """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""
@@ -303,8 +355,8 @@ class DeviceLoop:
         names = [r for r in outcome.values if r not in run.kept]
         taken = Taken(
             outcome.records,
-            valid.tolist(),
-            {r: ids[:, n].tolist() for n, r in enumerate(outcome.packed)},
+            valid.numpy(),
+            {r: ids[:, n].numpy() for n, r in enumerate(outcome.packed)},
             {**run.kept, **dict(zip(names, values, strict=True))},
         )
         for slot, row in run.rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,11 +29,11 @@ class Written:
     ids: list[int] = field(default_factory=list)
     shown: tuple[int, int] = (-1, 0)  # the slot, and how many pages its table has
 
-    def add(self, record: Record, token: int | None) -> None:
-        """One call of a writing op."""
-        self.entries += record.entries
-        self.advance += record.advance
-        self.ids += [NO_ID] * record.entries if token is None else [token]
+    def add(self, record: Record, calls: int, tokens: Sequence[int] | None) -> None:
+        """So many calls of a writing op; `tokens`: their ids, if they have any."""
+        self.entries += record.entries * calls
+        self.advance += record.advance * calls
+        self.ids += [NO_ID] * (record.entries * calls) if tokens is None else tokens
 
 
 class DeviceRow:
@@ -62,11 +62,11 @@ class DeviceRow:
         for written in self.written.values():
             written.context.reserve((until - self.start) * written.each)
 
-    def draw(self, record: Record, token: int | None) -> None:
-        """One execution of a drawing site; `token`: what a sampler drew."""
-        self.sites[record.site] = self.sites.get(record.site, 0) + 1
-        if token is not None:
-            self.drawn.setdefault(record.name, []).append(token)
+    def draw(self, record: Record, times: int, tokens: Sequence[int] | None) -> None:
+        """So many executions of a drawing site; `tokens`: what a sampler drew."""
+        self.sites[record.site] = self.sites.get(record.site, 0) + times
+        if tokens is not None:
+            self.drawn.setdefault(record.name, []).extend(tokens)
 
     def catch_up(self, rank: Rank) -> None:
         """Move the request's contexts, histories and counters on by what the loop did, and give back what was reserved for more."""
@@ -83,52 +83,59 @@ class DeviceRow:
             session.draws[name] = session.draws.get(name, 0) + count
 
 
+_QUIET = ("write", "draw", "noise")  # records that nobody sees until the row leaves
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The results of a run on the host: valid [k][records][B], tokens [k][B] of the records that are single integers, other values
-    [k, B, ...] by record."""
+    """The results of a run on the host: valid bool [k, records, B], tokens i64 [k, B] of the records that are single integers, other
+    values [k, B, ...] by record."""
 
     records: Sequence[Record]
-    valid: list[list[list[bool]]]
-    tokens: Mapping[int, list[list[int]]]
+    valid: np.ndarray[Any, np.dtype[np.bool_]]
+    tokens: Mapping[int, np.ndarray[Any, np.dtype[np.int64]]]
     values: Mapping[int, Tensor]
 
     def replay(self, rank: Rank, slot: int, row: DeviceRow) -> None:
-        """Do for one row what its iterations recorded, in order."""
-        for step, flags in enumerate(self.valid):
-            for r, record in enumerate(self.records):
-                if not flags[r][slot]:
-                    continue
-                token = self.tokens[r][step][slot] if r in self.tokens else None
-                self._do(
-                    rank,
-                    row,
-                    record,
-                    token,
-                    None if token is not None or r not in self.values else self.values[r][step, slot],
-                )
-                if not row.row.run.alive:
-                    return
+        """Do for one row what its iterations recorded: what is seen in order, the rest at once."""
+        valid = self.valid[:, :, slot]
+        seen = []
+        for r, record in enumerate(self.records):
+            if record.kind in _QUIET:
+                self._count(row, r, record, valid[:, r], slot)
+            else:
+                seen.append((r, record))
+        for step, flags in enumerate(valid.tolist()):
+            for r, record in seen:
+                if flags[r]:
+                    value = self.tokens[r][step, slot] if r in self.tokens else self.values[r][step, slot]
+                    self._do(rank, row, record, value)
+                    if not row.row.run.alive:
+                        return
 
-    def _do(self, rank: Rank, row: DeviceRow, record: Record, token: int | None, value: Tensor | None) -> None:
+    def _count(
+        self, row: DeviceRow, r: int, record: Record, valid: np.ndarray[Any, np.dtype[np.bool_]], slot: int
+    ) -> None:
+        """Executions of a record that change what the request holds."""
+        times = int(np.count_nonzero(valid))
+        if not times:
+            return
+        tokens: list[int] | None = self.tokens[r][valid, slot].tolist() if r in self.tokens else None
+        if record.kind == "write":
+            for name in record.contexts:
+                row.written[name].add(record, times, tokens)
+        else:
+            row.draw(record, times, tokens)
+
+    @staticmethod
+    def _do(rank: Rank, row: DeviceRow, record: Record, value: np.int64 | Tensor) -> None:
+        """What one execution of a record lets others see: an integer of the host, or a value."""
         session, run = row.row.session, row.row.run
         match record.kind:
-            case "write":
-                for name in record.contexts:
-                    row.written[name].add(record, token)
-            case "draw" | "noise":
-                row.draw(record, token)
             case "emit":
-                item = token if value is None else rank.arrays.to_host(value)
+                item = int(value) if isinstance(value, np.int64) else rank.arrays.to_host(value)
                 rank.emit(session, run.name, record.name, item, dict(record.attributes))
             case "send":
-                rank.stream_out(session, record.name, run.scope).push(_item(token, value), there=True)
+                rank.stream_out(session, record.name, run.scope).push(value, there=True)
             case "collect":
-                row.row.collected.setdefault(record.name, []).append(_item(token, value))
-
-
-def _item(token: int | None, value: Tensor | None) -> Tensor:
-    """A value of one row as a tensor."""
-    if value is not None:
-        return value
-    return torch.tensor(token)
+                row.row.collected.setdefault(record.name, []).append(torch.as_tensor(value))

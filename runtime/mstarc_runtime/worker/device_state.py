@@ -6,17 +6,20 @@ body uses. A row is then written when its request joins, and stays in place unti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.engines.slots import Slots
 from mstarc_runtime.package import load_conductor
-from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, Site
+from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, Site, uploaded
 from mstarc_runtime.sampling.philox import site_hash
+from mstarc_runtime.sampling.sampler import History
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank
@@ -28,6 +31,24 @@ _KINDS = {"int": torch.int64, "float": torch.float32, "bool": torch.bool}
 
 class NotOnDevice(Exception):
     """Why a region cannot run in fixed shapes on the device; the host's loop runs it then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A request that becomes row `slot`, `done` iterations into the loop, with its values of the body's arguments."""
+
+    slot: int
+    session: Session
+    carry: Sequence[Tensor]
+    fixed: Sequence[Tensor]
+    done: int
+    bound: int
+
+    def context(self, name: str) -> Context:
+        """The request's context of that name, which is on."""
+        found: Context | None = self.session.context(name)
+        assert found is not None, "LoopState.suits says so"
+        return found
 
 
 class LoopState:
@@ -114,38 +135,59 @@ class LoopState:
         """Whether the request can be a row: every context of the loop is on."""
         return all(session.context(name) is not None for name in self.contexts)
 
-    def put(
-        self, slot: int, session: Session, carry: Sequence[Tensor], fixed: Sequence[Tensor], done: int, bound: int
-    ) -> None:
-        """Row `slot` becomes a request's, `done` iterations into the loop. Raises BadRequest if a setting is out of range."""
+    def check(self, session: Session) -> None:
+        """Raises BadRequest if a setting of the request is out of range."""
+        for name in self.samplers:
+            self.rank.ops.sampler_of(name, session)
+
+    def put(self, entrants: Sequence[Entrant]) -> None:
+        """Requests become rows, in a few launches for all of them, and nobody waits for the device."""
+        slots = [entrant.slot for entrant in entrants]
         for name, rows in self.samplers.items():
-            settings, history = self.rank.ops.sampler_of(name, session)
-            ids = [history.ids]
-            context: Context | None = session.context(self.over(name)) if self.over(name) else None
-            if context is not None:
-                ids.append(context.entry_ids)
-            rows.put(slot, settings, history.count, ids)
+            held = [self.rank.ops.sampler_of(name, entrant.session) for entrant in entrants]
+            ids = [self._counted(name, e.session, history) for e, (_, history) in zip(entrants, held, strict=True)]
+            rows.put(slots, [settings for settings, _ in held], [history.count for _, history in held], ids)
+        columns = [(tensor, [of(entrant) for entrant in entrants]) for tensor, of in self._columns()]
+        at = uploaded(np.asarray(slots, np.int64), self.device)
+        for floats in (False, True):
+            some = [(tensor, values) for tensor, values in columns if tensor.is_floating_point() == floats]
+            if some:
+                numbers = np.array([values for _, values in some], np.float64 if floats else np.int64)
+                for (tensor, _), column in zip(some, uploaded(numbers, self.device), strict=True):
+                    tensor.index_copy_(0, at, column.to(tensor.dtype))
+        for tensors, given in ((self.carry, [e.carry for e in entrants]), (self.fixed, [e.fixed for e in entrants])):
+            for tensor, each in zip(tensors, zip(*given, strict=True), strict=True):
+                tensor.index_copy_(0, at, torch.stack(each).to(tensor.dtype))
+        for name, contexts in self.contexts.items():
+            for entrant in entrants:
+                contexts.set_pages(entrant.slot, entrant.context(name).pages)  # uploaded when a run is launched
+
+    def _counted(self, sampler: str, session: Session, history: History) -> list[Tensor]:
+        """The ids that the penalty of a sampler counts in a request."""
+        context: Context | None = session.context(self.over(sampler)) if self.over(sampler) else None
+        return [history.ids] if context is None else [history.ids, context.entry_ids]
+
+    def _columns(self) -> list[tuple[Tensor, Callable[[Entrant], Any]]]:
+        """Tensors with one number per row, and the number of a request that joins."""
+        found: list[tuple[Tensor, Callable[[Entrant], Any]]] = [
+            (self.iter, lambda e: e.done),
+            (self.until, lambda e: e.done),
+            (self.bound, lambda e: e.bound),
+            (self.seed, lambda e: (e.session.seed + (1 << 63)) % (1 << 64) - (1 << 63)),
+            (self.ended, lambda e: RUNNING),
+            (self.active, lambda e: True),
+        ]
         for name, site in self.sites.items():
-            site.j[slot] = session.draws.get(f"{self.walk}/{name}", 0)
-        for name, values in self.params.items():
-            values[slot] = getattr(session.params, name)
-        for name, values in self.numbers.items():
-            values[slot] = getattr(session.params, name)
-        for (question, modality), values in self.asked.items():
-            values[slot] = getattr(session.host, question)(modality)
-        for name, slots in self.contexts.items():
-            context = session.context(name)
-            assert context is not None
-            slots.put(slot, context)
-        for tensors, given in ((self.carry, carry), (self.fixed, fixed)):
-            for tensor, value in zip(tensors, given, strict=True):
-                tensor[slot] = value
-        self.iter[slot] = done
-        self.until[slot] = done
-        self.bound[slot] = bound
-        self.seed[slot] = (session.seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        self.ended[slot] = RUNNING
-        self.active[slot] = True
+            found.append((site.j, lambda e, name=name: e.session.draws.get(f"{self.walk}/{name}", 0)))  # type: ignore[misc]
+        for name, values in (*self.params.items(), *self.numbers.items()):
+            found.append((values, lambda e, name=name: getattr(e.session.params, name)))  # type: ignore[misc]
+        for key, values in self.asked.items():
+            found.append((values, lambda e, key=key: getattr(e.session.host, key[0])(key[1])))  # type: ignore[misc]
+        for name, contexts in self.contexts.items():
+            found.append((contexts.length, lambda e, name=name: e.context(name).length))  # type: ignore[misc]
+            found.append((contexts.position, lambda e, name=name: e.context(name).position))  # type: ignore[misc]
+            found.append((contexts.active, lambda e: True))
+        return found
 
     def remove(self, slot: int) -> None:
         """The row of a request that is over: whatever it would still do is not done."""

@@ -40,6 +40,7 @@ from mstarc_runtime.worker.walks import WalkRun
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_regions import DeviceOptions
+    from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.late_draws import LateDraws
 
 Regions: TypeAlias = 'DeviceOptions | Literal["auto", "host"]'
@@ -83,7 +84,7 @@ class Rank:
         self.queues = runner.queues if runner is not None else None
         self.consumers = _consumers(linked, rank) if self.queues is not None else frozenset[str]()
         self.outbox = Outbox(self.arrays, runner, self._send_events)
-        self.late_draws = _late_draws(self) if runner is not None else None
+        self.late_draws = _late_draws(self, runner) if runner is not None else None
         self._early: dict[int, list[Message]] = {}
         self._over: dict[int, None] = {}  # requests that are over, oldest first
         self._flushes: deque[Callable[[], None]] = deque()
@@ -96,6 +97,9 @@ class Rank:
         for link in self.linked.loops:
             if link.region and link.walk in here:
                 self.scheduler.warm_up(link, progress)
+        for loop in self.scheduler.device_loops():
+            for name, rows in loop.state.samplers.items():
+                self.late_draws.warm_up(name, rows.vocab)  # type: ignore[union-attr]
         self._warm_up_consumers(progress)
 
     def _warm_up_consumers(self, progress: Callable[[int, int, str], None]) -> None:
@@ -351,10 +355,10 @@ def _consumers(linked: Linked, rank: int) -> frozenset[str]:
     return consumers(linked, rank)
 
 
-def _late_draws(rank: Rank) -> LateDraws:
+def _late_draws(rank: Rank, runner: Runner) -> LateDraws:
     from mstarc_runtime.worker.late_draws import LateDraws
 
-    return LateDraws(rank)
+    return LateDraws(rank, runner)
 
 
 def _device_options(ops: OpTable) -> DeviceOptions | None:

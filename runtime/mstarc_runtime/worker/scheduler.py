@@ -138,6 +138,10 @@ class Scheduler:
             self._queued.add(id(group))
             self._ready.append(group)
 
+    def others_wait(self) -> bool:
+        """Whether groups wait for the turn that the one which asks has now."""
+        return bool(self._ready)
+
     def resume_later(self, run: WalkRun, value: Any) -> None:
         """Resume a coroutine with the answer to what it waited for, before the next turn."""
         self._resumable.append((run, value))

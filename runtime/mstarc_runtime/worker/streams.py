@@ -187,7 +187,8 @@ class StreamIn:
         if self._mark is not None:
             self.rank.queues.wait(self._mark)  # type: ignore[union-attr]
             self._mark = None
-        value = chunk.items[0] if self.chunker.single else self.rank.arrays.stack(chunk.items)
+        arrays = self.rank.arrays
+        value = arrays.asarray(chunk.items[0]) if self.chunker.single else arrays.stack(chunk.items)
         self._return_credit()
         return View(value, chunk.new, chunk.index, chunk.first, chunk.tail)
 

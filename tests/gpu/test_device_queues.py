@@ -1,0 +1,77 @@
+"""The two queues of a GPU: work beside does not wait, values that cross over are there, and their memory is not used again too early."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.gpu.kernels import INTERPRETED, device_for_kernels
+
+DEVICE = device_for_kernels()
+from mstarc_runtime.worker.device_queues import Queues  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(INTERPRETED, reason="queues need a CUDA device")]
+LONG = 400_000_000  # clock cycles: some 200 ms
+
+
+def queues() -> Queues:
+    torch.cuda.synchronize()
+    return Queues(torch.device("cuda:0"))
+
+
+def test_work_beside_does_not_wait_for_the_main_queue() -> None:
+    found = queues()
+    x = torch.ones(1000, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
+    busy = found.mark()
+    with found.on(side=True):
+        assert found.is_side()
+        y = x + 1
+        found.side.synchronize()
+    assert not found.is_side()
+    assert not busy.query()  # type: ignore[no-untyped-call]
+    assert y.eq(2).all()
+
+
+def test_a_value_that_crosses_over_is_there() -> None:
+    found = queues()
+    x = torch.zeros(1000, device="cuda")
+    torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
+    x += 5
+    mark = found.mark()
+    with found.on(side=True):
+        found.wait(mark)
+        y = x + 1
+        found.side.synchronize()
+    assert y.eq(6).all()
+
+
+def test_memory_that_is_lent_is_not_used_again_too_early() -> None:
+    found = queues()
+    x = torch.full((1 << 20,), 3.0, device="cuda")
+    where = x.data_ptr()
+    torch.cuda.synchronize()
+    with found.on(side=True):
+        torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
+        y = x + 1
+    found.lend(x, side=True)
+    del x
+    again = torch.full((1 << 20,), 7.0, device="cuda")
+    assert again.data_ptr() != where
+    torch.cuda.synchronize()
+    assert y.eq(4).all()
+
+
+def test_joined_work_waits_for_both_and_both_for_it() -> None:
+    found = queues()
+    x = torch.zeros(1000, device="cuda")
+    with found.on(side=True):
+        torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
+        x += 1
+        with found.joined():
+            assert not found.is_side()
+            x *= 10
+        x += 2
+        found.side.synchronize()
+    assert x.eq(12).all()
