@@ -6,9 +6,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Span:
+
+class Span(Struct, frozen=True):
     """Half-open byte range [start, end) of a file, named as the user named it."""
 
     file: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol
 
 from mstarc.ir.types import (
     Apply,
@@ -82,36 +82,31 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 def fold(expr: Expr, scope: Scope) -> Any:
     """The value of the expression. Raises `FoldError`."""
-    match expr:
-        case Lit(value):
-            return value
-        case Ref(scope="member", name=name):
-            return name
-        case Ref():
-            return scope.ref(expr)
-        case Var(ident):
-            return scope.var(ident)
-        case Unary(op, x):
-            return -fold(x, scope) if op == "-" else _not(fold(x, scope))
-        case Binary(op, a, b):
-            return _binary(op, a, b, scope)
-        case IfThen(cond, a, b):
-            return fold(a if fold(cond, scope) else b, scope)
-        case Apply(fn, args):
-            return _apply(fn, tuple(fold(arg, scope) for arg in args), scope)
-        case Index(base, indices):
-            return _index(fold(base, scope), indices, scope)
-        case FieldOf(Var(ident), name):
-            return scope.field(ident, name)
-        case FieldOf(base, name):
-            return field_of(fold(base, scope), name)
-        case ListOf(items):
-            return [fold(item, scope) for item in items]
-        case Range(low, high, exclude):
-            kept = set(flat_ids(fold(exclude, scope))) if exclude is not None else set()
-            return [i for i in range(fold(low, scope), fold(high, scope) + 1) if i not in kept]
-        case _:
-            assert_never(expr)
+    return _FOLDS[type(expr)](expr, scope)
+
+
+def _ref(expr: Ref, scope: Scope) -> Any:
+    return expr.name if expr.scope == "member" else scope.ref(expr)
+
+
+def _unary(expr: Unary, scope: Scope) -> Any:
+    x = fold(expr.x, scope)
+    return -x if expr.op == "-" else _not(x)
+
+
+def _if_then(expr: IfThen, scope: Scope) -> Any:
+    return fold(expr.a if fold(expr.cond, scope) else expr.b, scope)
+
+
+def _field(expr: FieldOf, scope: Scope) -> Any:
+    if isinstance(expr.base, Var):
+        return scope.field(expr.base.id, expr.name)
+    return field_of(fold(expr.base, scope), expr.name)
+
+
+def _range(expr: Range, scope: Scope) -> list[int]:
+    kept = set(flat_ids(fold(expr.exclude, scope))) if expr.exclude is not None else set()
+    return [i for i in range(fold(expr.low, scope), fold(expr.high, scope) + 1) if i not in kept]
 
 
 #: settings of a sampler that are lists of ids
@@ -133,8 +128,9 @@ def _not(x: Any) -> Any:
     return not x if isinstance(x, bool) or x is ABSENT else x ^ True
 
 
-def _binary(op: str, left: Expr, right: Expr, scope: Scope) -> Any:
-    a = fold(left, scope)
+def _binary(expr: Binary, scope: Scope) -> Any:
+    op, right = expr.op, expr.b
+    a = fold(expr.a, scope)
     if op in ("and", "or"):
         if isinstance(a, bool):
             return fold(right, scope) if a is (op == "and") else a
@@ -199,3 +195,18 @@ def field_of(base: Any, name: str) -> Any:
         return getattr(base, name)
     except AttributeError:
         raise FoldError(f"{_named(base)} has no field `{name}`") from None
+
+
+_FOLDS: dict[type, Callable[[Any, Scope], Any]] = {
+    Lit: lambda expr, scope: expr.value,
+    Ref: _ref,
+    Var: lambda expr, scope: scope.var(expr.id),
+    Unary: _unary,
+    Binary: _binary,
+    IfThen: _if_then,
+    Apply: lambda expr, scope: _apply(expr.fn, tuple(fold(arg, scope) for arg in expr.args), scope),
+    Index: lambda expr, scope: _index(fold(expr.base, scope), expr.indices, scope),
+    FieldOf: _field,
+    ListOf: lambda expr, scope: [fold(item, scope) for item in expr.items],
+    Range: _range,
+}

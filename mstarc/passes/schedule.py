@@ -33,7 +33,7 @@ from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Ends, Names, StreamEnds
 from mstarc.passes.scenario import Frame, Opaque, OutOfSteps, Stuck, Surplus, Wait
 from mstarc.source import Span
-from mstarc_runtime.abi.chunks import Chunker, Policy
+from mstarc_runtime.abi.chunks import Chunker, Phrase, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,32 +148,31 @@ class Schedule:
         return True
 
     def _grant(self, task: _Task, event: _Event) -> bool:
-        match event:
-            case _SendOne(stream):
-                return self._send(stream, task.lines.get(stream))
-            case _TakeAll():
-                return self._take(task, event)
-            case _Close(ends):
-                for kind, stream in ends:
-                    if kind == "send":
-                        self._close(task.lines.get(stream), task.label)
-                    elif self._sinks_early:
-                        self._sink(task.lines.get(stream), task.label)
-                return True
-            case _Spawn():
-                if not task.children:
-                    task.children = self._spawn(task, event)
-                if not all(child.done for child in task.children):
-                    return False
-                task.children = []
-                return True
+        if isinstance(event, _SendOne):
+            return self._send(event.stream, task.lines.get(event.stream))
+        if isinstance(event, _TakeAll):
+            return self._take(task, event)
+        if isinstance(event, _Close):
+            for kind, stream in event.ends:
+                if kind == "send":
+                    self._close(task.lines.get(stream), task.label)
+                elif self._sinks_early:
+                    self._sink(task.lines.get(stream), task.label)
+            return True
+        if not task.children:
+            task.children = self._spawn(task, event)
+        if not all(child.done for child in task.children):
+            return False
+        task.children = []
+        return True
 
     def _send(self, stream: str, line: _Line | None) -> bool:
         if line is None or line.sink or line.closed:
             return True
         if line.chunker.held >= line.capacity:
             return False
-        line.chunker.push(0, cut=self._frame.choices.pick(f"cut {stream}", (False, True)))
+        cut = isinstance(line.chunker.policy, Phrase) and self._frame.choices.pick(f"cut {stream}", (False, True))
+        line.chunker.push(0, cut)
         return True
 
     def _take(self, task: _Task, event: _TakeAll) -> bool:
@@ -255,6 +254,11 @@ class Schedule:
             if isinstance(op, Compute):
                 frame.values[op.result.id] = _value(op.expr, frame)
                 continue
+            if isinstance(op, Send):
+                declared = self._names.streams[op.stream]
+                if declared.where is None or frame.choices.pick(f"where {op.stream}", (True, False)):
+                    yield _SendOne(op.stream, op.span)
+                continue
             rest = later | self._ends.of(block, position + 1) if top else later
             if (yield from self._op(op, frame, rest, top)):
                 return True
@@ -288,31 +292,35 @@ class Schedule:
 
     def _op(self, op: Op, frame: Frame, later: Ends, top: bool) -> _Steps:
         match op:
-            case Send(_, stream):
-                declared = self._names.streams[stream]
-                if declared.where is None or frame.choices.pick(f"where {stream}", (True, False)):
-                    yield _SendOne(stream, op.span)
-            case Next(streams):
-                got = yield _TakeAll(streams, op.span, False)
-                for result, item in zip(op.results, got, strict=True):
-                    if result is not None:
-                        frame.values[result.id] = ABSENT if item is None else Opaque(f"{frame.unit}%{result.id}")
-            case ForChunks():
-                return (yield from self._chunks(op, frame, later))
-            case Loop():
-                yield from self._loop(op, frame, later)
-            case When():
-                return (yield from self._when(op, frame, later))
-            case Par(body):
-                return (yield from self._block(body, frame, later, False))
-            case If():
-                return (yield from self._block(op.then if frame.truth(op.cond) else op.other, frame, later, top))
-            case ForParts():
-                yield from self._parts(op, frame, later)
-            case Together():
-                yield _Spawn(op, frame)
             case CallWalk():
-                yield from self._call(op, frame, later)
+                return self._call(op, frame, later)
+            case Loop():
+                return self._loop(op, frame, later)
+            case When():
+                return self._when(op, frame, later)
+            case Next():
+                return self._next(op, frame)
+            case ForChunks():
+                return self._chunks(op, frame, later)
+            case Par(body):
+                return self._block(body, frame, later, False)
+            case If():
+                return self._block(op.then if frame.truth(op.cond) else op.other, frame, later, top)
+            case ForParts():
+                return self._parts(op, frame, later)
+            case Together():
+                return self._together(op, frame)
+        raise AssertionError(f"{type(op).__name__} tells nothing")
+
+    def _together(self, op: Together, frame: Frame) -> _Steps:
+        yield _Spawn(op, frame)
+        return False
+
+    def _next(self, op: Next, frame: Frame) -> _Steps:
+        got = yield _TakeAll(op.streams, op.span, False)
+        for result, item in zip(op.results, got, strict=True):
+            if result is not None:
+                frame.values[result.id] = ABSENT if item is None else Opaque(f"{frame.unit}%{result.id}")
         return False
 
     def _call(self, op: CallWalk, frame: Frame, later: Ends) -> _Steps:
@@ -366,17 +374,19 @@ class Schedule:
 
     def _stops(self, op: Stop, frame: Frame) -> bool:
         """Whether a `stop when` fires. A flag of the device does in some iteration of the innermost loop, or never."""
+        if id(op) not in frame.stops:
+            try:
+                return bool(fold(op.cond, frame))
+            except (FoldError, TypeError):
+                pass
         label, count = next(reversed(frame.iters.items()), ("", 0))
         if id(op) in frame.stops:
             when = frame.stops[id(op)]
-            return when is not None and count >= when
-        try:
-            return bool(fold(op.cond, frame))
-        except (FoldError, TypeError):
+        else:
             words = "a stop of `" + label + "` in iteration {}"
-        when = frame.choices.pick(f"stop {frame.unit}.{label}.{op.span.start}", (None, 0, 1, 2, 5), words)
-        if _stays_open(op.cond, frame):
-            frame.stops[id(op)] = when
+            when = frame.choices.pick(f"stop {frame.unit}.{label}.{op.span.start}", (None, 0, 1, 2, 5), words)
+            if _stays_open(op.cond, frame):
+                frame.stops[id(op)] = when
         return when is not None and count >= when
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from mstarc.source import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """One identifier where it stands."""
 
     text: str
@@ -19,41 +19,35 @@ class Name:
 # ---------------------------------------------------------------------------------------------------------- expressions
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     value: int | float
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     value: str
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Bool:
+class Bool(Struct, frozen=True):
     value: bool
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """`x`, `part.ids`, `llm.vocab_size`: at least one name."""
 
     names: tuple[Name, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(Struct, frozen=True):
     op: Literal["-", "not"]
     x: Expr
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Struct, frozen=True):
     """op: + - * / // %  == != < <= > >=  and or."""
 
     op: str
@@ -62,29 +56,25 @@ class Binary:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class IfThen:
+class IfThen(Struct, frozen=True):
     cond: Expr
     a: Expr
     b: Expr
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(Struct, frozen=True):
     items: tuple[Arg, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     low: Expr | None
     high: Expr | None
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Sub:
+class Sub(Struct, frozen=True):
     """base[indices]."""
 
     base: Expr
@@ -92,8 +82,7 @@ class Sub:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Arg:
+class Arg(Struct, frozen=True):
     """One argument; `name` if it is given by name."""
 
     value: Expr
@@ -101,8 +90,7 @@ class Arg:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """`reads C`, `writes C` or `writes (C, D)`."""
 
     word: Literal["reads", "writes"]
@@ -110,8 +98,7 @@ class Access:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     callee: Path
     args: tuple[Arg, ...]
     access: tuple[Access, ...]
@@ -123,8 +110,7 @@ Expr: TypeAlias = Number | Text | Bool | Path | Unary | Binary | IfThen | ListOf
 # ----------------------------------------------------------------------------------------------------------------- types
 
 
-@dataclass(frozen=True, slots=True)
-class NamedType:
+class NamedType(Struct, frozen=True):
     """`f32[N, 64]?`, `text`, `view`. `dims` is None without brackets."""
 
     name: Name
@@ -133,15 +119,13 @@ class NamedType:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class ListType:
+class ListType(Struct, frozen=True):
     members: tuple[Name, ...]
     optional: bool
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class EnumType:
+class EnumType(Struct, frozen=True):
     members: tuple[Name, ...]
     optional: bool
     span: Span
@@ -150,8 +134,7 @@ class EnumType:
 TypeExpr: TypeAlias = NamedType | ListType | EnumType
 
 
-@dataclass(frozen=True, slots=True)
-class PortDef:
+class PortDef(Struct, frozen=True):
     """`name: [host] type`."""
 
     name: Name
@@ -163,64 +146,55 @@ class PortDef:
 # ------------------------------------------------------------------------------------------------------------ statements
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     stmts: tuple[Stmt, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(Struct, frozen=True):
     targets: tuple[Name, ...]
     value: Expr
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
+class Do(Struct, frozen=True):
     """A call for its effect."""
 
     call: Call
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(Struct, frozen=True):
     value: Expr
     modality: Name
     attrs: tuple[Arg, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     value: Expr
     stream: Name
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Collect:
+class Collect(Struct, frozen=True):
     value: Expr
     name: Name
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(Struct, frozen=True):
     target: Name
     source: Name
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     contexts: tuple[Name, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Require:
+class Require(Struct, frozen=True):
     """`text` is the source of the condition."""
 
     cond: Expr
@@ -228,8 +202,7 @@ class Require:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """`stmt when cond`."""
 
     stmt: Simple
@@ -237,14 +210,12 @@ class Guarded:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     cond: Expr
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
+class Carry(Struct, frozen=True):
     """`carry name = init`; without `init` the value in scope."""
 
     name: Name
@@ -252,8 +223,7 @@ class Carry:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     label: Name
     kind: Literal["times", "max"]
     bound: Expr
@@ -262,15 +232,13 @@ class Loop:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     kind: Name
     body: Block
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class For:
+class For(Struct, frozen=True):
     """Over the chunks of streams (walks) or the parts of a list (requests). Either `body` or `cases` is there."""
 
     names: tuple[Name, ...]
@@ -280,14 +248,12 @@ class For:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Parallel:
+class Parallel(Struct, frozen=True):
     body: Block
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """One arm of `together`."""
 
     label: Name | None
@@ -295,14 +261,12 @@ class Branch:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     branches: tuple[Branch, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class If:
+class If(Struct, frozen=True):
     cond: Expr
     then: Block
     other: Block | None
@@ -315,8 +279,7 @@ Stmt: TypeAlias = Simple | Guarded | Stop | Loop | For | Parallel | Together | I
 # ---------------------------------------------------------------------------------------------------------- declarations
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One `name = expr` of `config`."""
 
     name: Name
@@ -324,14 +287,12 @@ class Entry:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     entries: tuple[Entry, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(Struct, frozen=True):
     name: Name
     type: TypeExpr
     low: Expr | None
@@ -340,22 +301,19 @@ class Param:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Let:
+class Let(Struct, frozen=True):
     names: tuple[Name, ...]
     value: Expr
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class TypeDecl:
+class TypeDecl(Struct, frozen=True):
     name: Name
     fields: tuple[PortDef, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Extern:
+class Extern(Struct, frozen=True):
     """`results` is one unnamed type or named ones."""
 
     name: Name
@@ -364,16 +322,14 @@ class Extern:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(Struct, frozen=True):
     name: Name
     layout: Name
     args: tuple[Arg, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     names: tuple[Name, ...]
     cache: Name
     max: Expr | None
@@ -381,8 +337,7 @@ class Context:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """`name [= value [.. high]] [over C] [except e]` of a sampler."""
 
     name: Name
@@ -393,15 +348,13 @@ class Setting:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Sampler:
+class Sampler(Struct, frozen=True):
     name: Name
     settings: tuple[Setting, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Attr:
+class Attr(Struct, frozen=True):
     """One attribute of an op: `word`, then a clause value (`causal`, `at`, `pack`, a name) and expressions by clause word."""
 
     word: str
@@ -410,8 +363,7 @@ class Attr:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     name: Name
     params: tuple[PortDef, ...]
     results: tuple[PortDef, ...]
@@ -419,16 +371,14 @@ class Op:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     name: Name
     type: TypeExpr
     init: Expr
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """kind: `transformer` with its cache in `of`, or `stateless` with the precision, if one is said."""
 
     name: Name
@@ -440,8 +390,7 @@ class Node:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     name: Name
     type: TypeExpr
     where: Expr | None
@@ -455,8 +404,7 @@ class Stream:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     name: Name
     params: tuple[PortDef, ...]
     results: tuple[PortDef, ...]
@@ -464,15 +412,13 @@ class Walk:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
+class Out(Struct, frozen=True):
     modality: Name
     optional: bool
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     name: Name
     params: tuple[PortDef, ...]
     outputs: tuple[Out, ...]
@@ -483,8 +429,7 @@ class Request:
 Decl: TypeAlias = Config | Param | Let | TypeDecl | Extern | Cache | Context | Sampler | Node | Stream | Walk | Request
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """A whole file. `complete` is false if a declaration could not be parsed and is missing from `decls`."""
 
     name: Name

@@ -6,8 +6,10 @@ Takes a source file and its syntax tree; gives the items of the file. Nothing he
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mstarc.source import SourceFile
 from mstarc.syntax import ast
@@ -206,10 +208,10 @@ def _nodes(node: Any) -> Iterator[Any]:
     if isinstance(node, tuple):
         for child in node:
             yield from _nodes(child)
-    elif is_dataclass(node):
+    elif isinstance(node, Struct):
         yield node
-        for field in fields(node):
-            yield from _nodes(getattr(node, field.name))
+        for name in node.__struct_fields__:
+            yield from _nodes(getattr(node, name))
 
 
 # ------------------------------------------------------------------------------------------------------------- items

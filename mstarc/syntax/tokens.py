@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from mstarc.source import SourceFile
 
@@ -30,8 +31,7 @@ _TOKEN = re.compile(
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """kind: number word string mark, or `open` (a string without its end) or `bad`. Offsets are bytes; `fresh`: first on its line."""
 
     kind: str
@@ -41,8 +41,7 @@ class Token:
     fresh: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """The tokens of one declaration; `end` is where the next one begins. The first segment of a file is its header."""
 
     tokens: tuple[Token, ...]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from mstarc.ir import fold as folding
 from mstarc.ir.fold import ABSENT, FoldError, flat_ids, fold
 from mstarc.ir.text.lexer import Cursor
 from mstarc.ir.text.read_expressions import read_expr
-from mstarc.ir.types import Ref
+from mstarc.ir.types import Expr, Ref
 from mstarc_runtime.abi.host_math import F32, linspace, shift
 
 
@@ -118,3 +119,7 @@ def test_ids_are_flattened() -> None:
 def test_single_precision_overflows_to_infinity() -> None:
     assert F32(1e300) == math.inf
     assert -F32(1e300) == -math.inf
+
+
+def test_every_kind_of_expression_has_a_value() -> None:
+    assert set(folding._FOLDS) == set(get_args(Expr))

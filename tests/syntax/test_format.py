@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from mstarc.diagnostics.core import Collector
 from mstarc.source import SourceFile
@@ -37,11 +37,10 @@ def shape(node: Any) -> Any:
     """A tree without its places and without the source text that `require` keeps."""
     if isinstance(node, tuple):
         return tuple(map(shape, node))
-    if not is_dataclass(node):
+    if not isinstance(node, Struct):
         return node
-    kept = [
-        f.name for f in fields(node) if f.name != "span" and not (isinstance(node, ast.Require) and f.name == "text")
-    ]
+    left_out = {"span", "text"} if isinstance(node, ast.Require) else {"span"}
+    kept = [name for name in node.__struct_fields__ if name not in left_out]
     return (type(node).__name__, *(shape(getattr(node, name)) for name in kept))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
+from mstarc.source import Span
 from mstarc.syntax import ast
 
 
@@ -67,7 +70,6 @@ def read_names(tree: Any) -> Iterator[str]:
     elif isinstance(tree, tuple):
         for part in tree:
             yield from read_names(part)
-    elif is_dataclass(tree) and not isinstance(tree, (type, ast.Name)):
-        for field in fields(tree):
-            if field.name != "span":
-                yield from read_names(getattr(tree, field.name))
+    elif isinstance(tree, Struct) and not isinstance(tree, (ast.Name, Span)):
+        for name in tree.__struct_fields__:
+            yield from read_names(getattr(tree, name))
