@@ -1,7 +1,5 @@
 """The worker of `orpheus`: a coroutine per walk, a method per region. Written by mstarc; do not edit."""
 
-from typing import Any
-
 from mstarc_runtime.program import ABSENT, Array, Batch, Steps, Walk, WorkerProgram
 
 
@@ -31,6 +29,6 @@ class Orpheus(WorkerProgram):
             walk.emit("audio", pcm, rate=24000)
         return ()
 
-    def where_codes(self, config: Any, item: Array) -> Array:
+    def where_codes(self, b: Batch, item: Array) -> Array:
         """stream codes"""
-        return item >= config.first
+        return item >= b.config.first

@@ -88,16 +88,15 @@ def _arm(label: str, sends: tuple[str, ...], takes: tuple[str, ...]) -> Group:
 
 
 def _lets_of_walks(program: Program) -> list[str]:
-    """Lets that walks read, directly or through no other let: a let's value is computed in the conductor."""
-    found: dict[str, None] = {}
+    """Lets that walks and streams read, directly or through no other let: a let's value is computed in the conductor."""
+    exprs = [stream.where for stream in program.streams if stream.where is not None]
     for walk in program.walks:
         for op in every_op(walk.body):
-            exprs = [*exprs_of(op), *(carry.next for carry in getattr(op, "carries", ()))]
+            exprs += [*exprs_of(op), *(carry.next for carry in getattr(op, "carries", ()))]
             if isinstance(op, Noise) and isinstance(op.result.type, Tensor):
                 exprs += op.result.type.dims
-            for expr in exprs:
-                found |= {part.name: None for part in every_expr(expr) if isinstance(part, Ref) and part.scope == "let"}
-    return sorted(found)
+    parts = (part for expr in exprs for part in every_expr(expr))
+    return sorted({part.name for part in parts if isinstance(part, Ref) and part.scope == "let"})
 
 
 class _Constants(Scope):

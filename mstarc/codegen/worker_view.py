@@ -6,6 +6,7 @@ the template only prints.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mstarc.codegen.calls import extern_of, invoke_of
@@ -53,7 +54,7 @@ from mstarc.ir.core import (
     When,
 )
 from mstarc.ir.loop_ends import cause_of
-from mstarc.ir.types import Apply, Chunk, Expr, Lit, Ref, Tensor, ValueId
+from mstarc.ir.types import Apply, Binary, Chunk, Expr, Lit, Ref, Scalar, Tensor, Type, ValueId
 from mstarc.ir.visit import blocks_of, every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
 from mstarc.passes.form_regions import Region, form_regions
@@ -80,7 +81,8 @@ def worker_file(program: Program) -> WorkerFile:
         writer = WalkWriter(walk, program)
         methods += [writer.method(), *writer.region_methods()]
         regions += writer.regions.values()
-    methods += [_predicate(stream) for stream in program.streams if stream.where is not None]
+    kinds = {param.name: param.type for param in program.params}
+    methods += [_predicate(stream, kinds) for stream in program.streams if stream.where is not None]
     check_names(methods, program.span)
     tables = [*_sends(regions), *_collects(regions)]
     lines = [line for m in methods for line in (*m.head, *m.body)]
@@ -113,16 +115,34 @@ def _collects(regions: list[Region]) -> list[str]:
     return lay_out(Group(rows, "COLLECTS = ", "{}"), 1) if rows else []
 
 
-def _predicate(stream: Stream) -> Method:
-    """`where_<stream>(self, config, item)`: which of a batch of items are items of the stream."""
+def _predicate(stream: Stream, kinds: Mapping[str, Type]) -> Method:
+    """`where_<stream>(self, b, item)`: which of the items of a batch are items of the stream. kinds: the type of each param."""
     assert stream.where is not None
     for part in every_expr(stream.where):
-        if isinstance(part, Ref) and part.scope in ("param", "let"):
-            raise NotBuilt(f"the {part.scope} `{part.name}` in the `where` of stream `{stream.name}`", stream.span)
-    place = Place("self", {}, {}, "self", lambda name: name, rows=True, dims={"item": "item"}, span=stream.span)
-    found = text(stream.where, place).replace("self.config.", "config.")
-    params = ("config: Any", "item: Array")
+        text_param = isinstance(part, Ref) and part.scope == "param" and not _is_numeric(kinds[part.name])
+        if text_param or (isinstance(part, Binary) and (_is_word(part.a) or _is_word(part.b))):
+            raise NotBuilt(f"a text or a word of an enum in the `where` of stream `{stream.name}`", stream.span)
+    place = Place(
+        owner="b",
+        names={},
+        types={},
+        asks="b.host",
+        let=lambda name: attribute("b.host", name),
+        rows=True,
+        dims={"item": "item"},
+        span=stream.span,
+    )
+    found = text(stream.where, place)
+    params = ("b: Batch", "item: Array")
     return method(f"where_{stream.name}", params, "Array", f"stream {stream.name}", [f"        return {found}"])
+
+
+def _is_word(expr: Expr) -> bool:
+    return (isinstance(expr, Ref) and expr.scope == "member") or (isinstance(expr, Lit) and isinstance(expr.value, str))
+
+
+def _is_numeric(kind: Type) -> bool:
+    return isinstance(kind, Scalar) and kind.name in ("int", "float", "bool")
 
 
 class WalkWriter:

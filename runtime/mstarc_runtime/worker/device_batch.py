@@ -282,7 +282,7 @@ class DeviceBatch:
         item = self._rowwise(item)
         where = rank.where_of(stream)
         if where is not None:
-            valid = valid & self._rowwise(where(rank.config, item))
+            valid = valid & self._rowwise(where(self, item))
         self._note(Record("send", stream), item, valid)
 
     def collect(self, name: str, value: Any) -> None:

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import numpy as np
+
 from mstarc_runtime.abi.chunks import Chunker, policy_of
 from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked, StreamLink
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.device_regions import DeviceOptions
     from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.late_draws import LateDraws
+    from mstarc_runtime.worker.regions import Rows
 
 Regions: TypeAlias = 'DeviceOptions | Literal["auto", "host"]'
 
@@ -297,15 +300,16 @@ class Rank:
     def collects(self, region: str) -> tuple[str, ...]:
         return tuple(self.program.COLLECTS.get(region, ()))
 
-    def where(self, stream: str, items: Any) -> list[bool] | None:
-        """Which of the items [B] pass the stream's `where`; None = all."""
+    def where(self, stream: str, rows: Rows, items: Any) -> list[bool] | None:
+        """Which of the items [B] of the rows pass the stream's `where`; None = all."""
         predicate = self.where_of(stream)
         if predicate is None:
             return None
-        return [bool(flag) for flag in self.arrays.to_host(predicate(self.config, items))]
+        flags = self.arrays.to_host(predicate(rows, items))
+        return [bool(flag) for flag in np.broadcast_to(flags, (len(items),))]
 
     def where_of(self, stream: str) -> Callable[[Any, Any], Any] | None:
-        """The predicate (config, items [B]) -> flags [B] of a stream with a `where`."""
+        """The predicate (batch, items [B]) -> flags [B], or one flag for all, of a stream with a `where`."""
         name = self._streams[stream].where
         return getattr(self.program, name) if name else None
 

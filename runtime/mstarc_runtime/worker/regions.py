@@ -6,7 +6,7 @@ changes. A row leaves by `Batch.stop`, at the loop's bound, by failure, or becau
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -45,47 +45,68 @@ class Row:
         return self.run.session, f"{self.run.name}/{name}"
 
 
+class Rows:
+    """Implements the part of `mstarc_runtime.program.Batch` that says what is known of the requests of its rows, as arrays [B]."""
+
+    def __init__(self, rank: Rank, sessions: Sequence[Session] = ()) -> None:
+        self.rank = rank
+        self.config = rank.config
+        self.params = RowParams(self)
+        self.host = RowHost(self)
+        self._sessions = sessions
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        return self._sessions
+
+    def number(self, of: Callable[[Any], Any]) -> Any:
+        return self._numbers(of, (SimpleNamespace(params=s.params, config=self.config) for s in self.sessions))
+
+    def _numbers(self, of: Callable[[Any], Any], rows: Iterable[Any]) -> Any:
+        return self.rank.arrays.asarray(np.asarray([of(row) for row in rows], dtype=np.float32))
+
+
 class RowParams:
     """Params of the rows of a batch as arrays: `b.params.max_tokens` is [B]."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Rows) -> None:
         self._batch = batch
 
     def __getattr__(self, name: str) -> Any:
         batch = self._batch
-        values = [getattr(row.session.params, name) for row in batch.rows]
-        return batch.rank.arrays.asarray(values)
+        return batch.rank.arrays.asarray([getattr(session.params, name) for session in batch.sessions])
 
 
 class RowHost:
     """`wants`, `given` and lets of the rows, as arrays."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Rows) -> None:
         self._batch = batch
 
     def __getattr__(self, name: str) -> Any:
         batch = self._batch
-        return batch.rank.arrays.asarray([getattr(row.session.host, name) for row in batch.rows])
+        return batch.rank.arrays.asarray([getattr(session.host, name) for session in batch.sessions])
 
     def wants(self, modality: str) -> Any:
         batch = self._batch
-        return batch.rank.arrays.asarray([row.session.host.wants(modality) for row in batch.rows])
+        return batch.rank.arrays.asarray([session.host.wants(modality) for session in batch.sessions])
 
     def given(self, modality: str) -> Any:
         batch = self._batch
-        return batch.rank.arrays.asarray([row.session.host.given(modality) for row in batch.rows])
+        return batch.rank.arrays.asarray([session.host.given(modality) for session in batch.sessions])
 
 
-class Batch:
+class Batch(Rows):
     """Implements `mstarc_runtime.program.Batch` for one iteration."""
 
     def __init__(self, rank: Rank, rows: list[Row]) -> None:
-        self.rank = rank
+        super().__init__(rank)
         self.rows = rows
-        self.config = rank.config
-        self.params = RowParams(self)
-        self.host = RowHost(self)
         self.left: list[tuple[Row, tuple[Any, ...], str]] = []  # with what they carry and the cause
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        return [row.session for row in self.rows]
 
     @property
     def iter(self) -> Any:
@@ -93,7 +114,7 @@ class Batch:
 
     def number(self, of: Callable[[Any], Any]) -> Any:
         rows = (SimpleNamespace(iter=r.iteration, params=r.session.params, config=self.config) for r in self.rows)
-        return self.rank.arrays.asarray(np.asarray([of(row) for row in rows], dtype=np.float32))
+        return self._numbers(of, rows)
 
     def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...], why: str = "stop") -> tuple[Any, ...]:
         flags = self.rank.arrays.to_host(flag)
@@ -118,7 +139,7 @@ class Batch:
         only: tuple[int, ...] | None = None,
     ) -> Any:
         errors: list[tuple[int, BaseException]] = []
-        sessions = [row.session for row in self.rows]
+        sessions = self.sessions
         walk = self.rows[0].run.name
         outputs = self.rank.ops.call_batch(op, walk, sessions, args, writes, reads, only, errors)
         self._note(errors)
@@ -147,7 +168,7 @@ class Batch:
                 self.rank.emit(row.session, row.run.name, modality, item, attributes)
 
     def send(self, stream: str, item: Any) -> None:
-        keep = self.rank.where(stream, item)
+        keep = self.rank.where(stream, self, item)
         for i, row in enumerate(self.rows):
             if row.error is None and (keep is None or keep[i]):
                 self.rank.stream_out(row.session, stream, row.run.scope).push(item[i])

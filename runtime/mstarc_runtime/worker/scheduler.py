@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mstarc_runtime.abi.linked import LoopLink
 from mstarc_runtime.program import ABSENT
-from mstarc_runtime.worker.regions import RegionLoop, Row
+from mstarc_runtime.worker.regions import RegionLoop, Row, Rows
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, ParallelWait, SendWait, TakeWait
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class Scheduler:
 
     def _try_send(self, run: WalkRun, wait: SendWait) -> bool:
         item = self.rank.arrays.asarray(wait.item)  # a host value counts as what it is on the device
-        keep = self.rank.where(wait.stream, item[None])
+        keep = self.rank.where(wait.stream, Rows(self.rank, (run.session,)), item[None])
         if keep is not None and not keep[0]:
             return True
         out = self.rank.stream_out(run.session, wait.stream, run.scope)
