@@ -11,7 +11,7 @@ import torch
 
 from mstarc_runtime.engines.transformer import TransformerEngine
 from mstarc_runtime.program import Part
-from mstarc_runtime.worker.device_regions import DeviceOptions
+from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions
 from tests.e2e.pi05_given import GOLDEN, PAIRS, noise, task_of
 from tests.e2e.shipped import ask, linked, near, running
 from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
@@ -94,8 +94,15 @@ async def test_the_noise_is_drawn_from_the_seed(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("unroll", [0, 4])
-async def test_the_flow_as_one_launch(unroll: int) -> None:
+async def test_the_flow_as_one_launch(unroll: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured or on the host, with fewer, as many and more steps than a launch holds, and side by side: the same actions."""
+    launch, launched = DeviceLoop._launch, []
+
+    def noted(loop: DeviceLoop, steps: int) -> None:
+        launched.append(steps)
+        launch(loop, steps)
+
+    monkeypatch.setattr(DeviceLoop, "_launch", noted)
     program = linked("pi05", {"pi05": GOLDEN.folder}, EXTERNS)
     asks = []
     for number, steps in ((0, 10), (1, 3), (2, 12), (1, 1)):
@@ -105,3 +112,4 @@ async def test_the_flow_as_one_launch(unroll: int) -> None:
     found = await run(program, "act", asks, DeviceOptions(LateRunner(2), unroll, 1))
     assert_same(found, wanted_report, asks)
     assert (found.host_iterations, [loop.unroll for loop in found.loops]) == (0, [unroll or 10])
+    assert set(launched) == {unroll or 10}

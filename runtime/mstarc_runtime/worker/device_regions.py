@@ -91,6 +91,7 @@ class DeviceLoop:
         self.unroll, self.ahead = options.unroll or (linked if linked > 1 else UNROLL), options.ahead
         if link is not None and link.ahead is not None:
             self.unroll, self.ahead = limited(self.unroll, self.ahead, link.ahead)
+        self._whole = link is not None and link.whole
         self.sends = rank.program.SENDS.get(name, {})
         self.rows: dict[int, DeviceRow] = {}  # by slot
         self.waiting: deque[tuple[Row, tuple[Any, ...]]] = deque()
@@ -203,7 +204,10 @@ class DeviceLoop:
 
     def _steps(self) -> int:
         """Iterations of the next run. Requests come in bursts: as long as the first is alone, runs are short, so that the others need
-        not wait. Then long ones, which begin when rows join: a stream's first chunk is complete at the end of one."""
+        not wait. Then long ones, which begin when rows join: a stream's first chunk is complete at the end of one. A loop that one
+        run holds all of is run at once."""
+        if self._whole:
+            return self.unroll
         early = time.monotonic() - self._opened < BURST_S
         return 1 if early or self._since % self.unroll else self.unroll
 
