@@ -83,14 +83,25 @@ def link_package(
 
 @contextmanager
 def undamaged(folder: Path) -> Iterator[None]:
-    """Every text and key in a plan is as `mstarc compile` wrote it, or edited: a Failure then."""
-    from mstarc.ir.errors import IrTextError
-
+    """What is raised over a package that is not as its spec and this compiler give it is damage, told in a Failure; else it is ours."""
     try:
         yield
-    except (IrTextError, LookupError, TypeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise Failure(f"{folder / 'plan.json'} is damaged ({what})", help=WRITE) from error
+    except Failure:
+        raise
+    except Exception as error:
+        changed = _changed(folder)
+        if not changed:
+            raise
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise Failure(f"{changed}, and it cannot be used as it is ({what})", help=WRITE) from error
+
+
+def _changed(folder: Path) -> str:
+    """How a package differs from what its spec gives, in a few words; "" if it does not."""
+    from mstarc.codegen.package import check_package
+
+    problems, _ = check_package(folder)
+    return "; ".join(f"{problem.path} {problem.text}" for problem in problems[:1])
 
 
 def _bound_to(plan: Plan, checkpoints: Mapping[str, str]) -> Plan:

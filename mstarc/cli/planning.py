@@ -47,11 +47,12 @@ Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 def run_plan(folder: str, placement: str | None, checkpoints: Sequence[str], format: str, costs: CostCall) -> int:
     """Print the plan of a package."""
     package = link_package(folder, placement, pairs(checkpoints, "--checkpoint"), looking=True)
-    found = estimates(package, costs)
-    if format == "json":
-        _write_json(package, found)
-    else:
-        _print(package, found)
+    with undamaged(package.folder):
+        found = estimates(package, costs)
+        if format == "json":
+            _write_json(package, found)
+        else:
+            _print(package, found)
     return FINDINGS if package.limited else OK
 
 
@@ -71,9 +72,8 @@ def _facts(package: Package) -> tuple[list[RegionRow], list[MoveRow]]:
     from mstarc.plan.region_rows import region_rows
 
     plan, linked = package.plan, package.linked
-    with undamaged(package.folder):
-        moves = move_rows(plan, package.placement, linked, package.overrides)
-        return region_rows(plan, linked, package.overrides), moves
+    moves = move_rows(plan, package.placement, linked, package.overrides)
+    return region_rows(plan, linked, package.overrides), moves
 
 
 def _print(package: Package, found: Sequence[Estimate]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mstarc.cli.guard import FINDINGS, USAGE, Failure
-from mstarc.cli.packages import import_from_here, link_package
+from mstarc.cli.packages import import_from_here, link_package, undamaged
 from mstarc.cli.values import BINARY, LIST, extra_params, pairs, plain_value, typed_values
 
 if TYPE_CHECKING:
@@ -52,14 +52,16 @@ def run_call(call: OneCall) -> int:
     checkpoints = pairs(call.checkpoints, "--checkpoint")
     linked = with_threads(link_package(call.folder, call.placement, checkpoints).linked, cores())
     serving = runtime_module("mstarc_runtime.serving.cli")
-    program = _conductor(linked)
-    kinds = input_kinds(program, call.request)
+    with undamaged(Path(call.folder)):
+        program = _conductor(linked)
+        kinds = input_kinds(program, call.request)
+        params = call_params(call, program)
     options: dict[str, Any] = {} if call.deadline is None else {"deadline_s": call.deadline}
     return int(
         serving.call_once(
             linked,
             inputs=typed_values(pairs(call.inputs, "--input"), kinds, "--input"),
-            params=call_params(call, program),
+            params=params,
             wants=set(call.wants),
             output=call.output,
             request=call.request,

@@ -89,9 +89,9 @@ def _value(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
         case ast.Name() | ast.Attribute():
             return value_of(ast.unparse(node))
         case ast.UnaryOp(operand=x):
-            return -_value(x, value_of)
+            return -_number(x, value_of)
         case ast.BinOp(left=a, op=op, right=b):
-            left, right = _value(a, value_of), _value(b, value_of)
+            left, right = _number(a, value_of), _number(b, value_of)
             if isinstance(op, ast.Pow):
                 if abs(right) > LARGEST_POWER:
                     raise FormulaError(f"a power of {right}")
@@ -102,3 +102,11 @@ def _value(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args):
             return _CALLS[name](*(_value(arg, value_of) for arg in args))
     raise FormulaError(f"`{ast.unparse(node)}` is not arithmetic")
+
+
+def _number(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
+    """An operand: a text or a list of the config is none, and could be multiplied to any size."""
+    found = _value(node, value_of)
+    if not isinstance(found, int | float):
+        raise FormulaError(f"`{ast.unparse(node)}` is {type(found).__name__} {_short(repr(found))}, not a number")
+    return found

@@ -22,13 +22,29 @@ from mstarc.cli.checking import CheckCall, run_check
 from mstarc.cli.compiling import run_compile
 from mstarc.cli.costs import CostCall
 from mstarc.cli.formatting import FormatCall, run_format
-from mstarc.cli.guard import set_debug, shielded
+from mstarc.cli.guard import OK, Failure, set_debug, shielded
+from mstarc.cli.packages import link_package, undamaged
+from mstarc.cli.passes import IrCall, run_ir
 from mstarc.cli.planning import run_plan
-from tests.adversarial.mutations import mutated
+from mstarc.cli.serving import OneCall, call_params, input_kinds
+from mstarc.cli.showing import run_graph
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.package import load_conductor, load_worker
+from tests.adversarial.mutations import edited, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = (*sorted((ROOT / "specs").glob("*.walk")), ROOT / "examples/hello/hello.walk")
 COMMAND_S = 5  # of CPU time for one verb: beyond it, it hangs
+PLACED = {  # packages with a placement that fits
+    "ask": "2xcpu",
+    "bagel": "3xh100",
+    "orpheus": "orpheus_2xcpu",
+    "pi05": "1xcpu",
+    "qwen3_omni": "omni_2xh200",
+    "vjepa2": "1xcpu",
+    "vjepa2_ac": "1xh200",
+    "whisper": "1xcpu",
+}
 SHOWN = 40  # lines of a failure's output and of the damage
 
 
@@ -118,3 +134,58 @@ def _becomes(spec: str) -> str:
         compile(path.read_bytes(), str(path), "exec")
     linked = status_of("plan", lambda: run_plan("out", None, (), "text", CostCall()))
     return "linked" if linked == 0 else "not linked"
+
+
+# -------------------------------------------------------------------------------------------------------------- packages
+
+
+def damaged_package(number: int, folder: Path) -> str:
+    """What becomes of a generated package and its placement, of which one file is damaged: `fits`, `stale` or `refused`."""
+    draw = random.Random(f"package {number}")
+    name = list(PLACED)[number % len(PLACED)]
+    sources = {f"specs/{name}{end}": ROOT / f"specs/{name}{end}" for end in (".walk", ".yaml")}
+    sources |= {f"generated/{name}/{p.name}": p for p in sorted((ROOT / "generated" / name).glob("*.*"))}
+    sources["placed.toml"] = ROOT / f"specs/placements/{PLACED[name]}.toml"
+    files = {path: source.read_bytes() for path, source in sources.items()}
+    plan = f"generated/{name}/plan.json"
+    match number // len(PLACED) % 6:
+        case 0:
+            target, damage = "placed.toml", mutated
+        case 1:
+            target, damage = plan, mutated
+        case 2 | 3 | 4:
+            target, damage = plan, edited
+        case _:
+            target, damage = draw.choice([f for f in files if f.endswith(".py") and files[f]]), mutated
+    before = files[target]
+    files[target] = damage(draw, before)
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    with showing(folder / target, before), shell(folder):
+        return _fits(f"generated/{name}", "placed.toml")
+
+
+def _fits(package: str, placement: str) -> str:
+    fresh = status_of("compile --check", lambda: run_compile([package], None, True))
+    status_of("graph", lambda: run_graph(package, None, "mmd"))
+    status_of("ir", lambda: run_ir(IrCall(package)))
+    status_of("plan --json", lambda: run_plan(package, placement, (), "json", CostCall()))
+    status_of("plan", lambda: run_plan(package, None, (), "text", CostCall()))
+    if status_of("load", lambda: _load(package, placement)) != OK:
+        return "refused"
+    return "fits" if fresh == OK else "stale"
+
+
+def _load(package: str, placement: str) -> int:
+    """What `run` and `call` do before they start processes."""
+    linked = link_package(package, placement).linked
+    with undamaged(Path(package)):
+        try:
+            program = load_conductor(linked)
+            load_worker(linked)
+        except LoadError as error:
+            raise Failure(str(error)) from None
+        input_kinds(program, None)
+        call_params(OneCall(package), program)
+    return OK

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 _TOKEN = re.compile(rb"\s+|#[^\n]*|[A-Za-z_]\w*|\d+(?:\.\d+)?|.", re.DOTALL)
 _WORDS = b"loop send emit carry for in if max collect drop together null true nan .inf ~ ranks a.b".split()
@@ -123,3 +126,65 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
     for _ in range(draw.randint(1, 3)):
         data = draw.choice(_WAYS)(draw, data or b"x")
     return data
+
+
+_VALUES: tuple[Any, ...] = (
+    None,
+    0,
+    -1,
+    1e9,
+    "",
+    "x",
+    "a.b",
+    "((",
+    "1/0",
+    "param:none",
+    [],
+    {},
+    True,
+    [None],
+    "9" * 500,
+)
+
+
+def edited(draw: random.Random, data: bytes) -> bytes:
+    """JSON with one to three of its values lost, replaced by an awkward one, by another of its own, or by damaged text."""
+    whole = json.loads(data)
+    for _ in range(draw.randint(1, 3)):
+        places = [path for path in places_of(whole) if path]
+        if not places:
+            break
+        owner, key = _owner(whole, draw.choice(places))
+        match draw.randrange(5):
+            case 0:
+                del owner[key]
+            case 1:
+                owner[key] = draw.choice(_VALUES)
+            case 2:
+                other, name = _owner(whole, draw.choice(places))
+                owner[key] = copy.deepcopy(other[name])
+            case _:
+                text = json.dumps(owner[key])
+                found = mutated(draw, text.encode()).decode("utf-8", "replace")
+                owner[key] = found.strip('"') if isinstance(owner[key], str) else _number(found, owner[key])
+    return json.dumps(whole, indent=2).encode()
+
+
+def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places_of(item, (*path, key)))]
+
+
+def _owner(whole: Any, path: tuple[Any, ...]) -> tuple[Any, Any]:
+    for step in path[:-1]:
+        whole = whole[step]
+    return whole, path[-1]
+
+
+def _number(text: str, value: Any) -> Any:
+    """What damaged JSON is, or the value doubled if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return value * 2 if isinstance(value, int | list) else value

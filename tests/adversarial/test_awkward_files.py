@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from mstarc.plan.placement import parse_placement
 from mstarc.source import SourceFile
 from mstarc.syntax.parser import parse_walk
 from tests.adversarial.damage import limited
+from tests.adversarial.mutations import places_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUGHS = "a: &a [1]\n" + "".join(
@@ -81,12 +81,6 @@ def test_a_condition_behind_many_prefixes(prefix: str) -> None:
     assert "MC010" in {finding.rule.code for finding in report.findings()}
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of everything in a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, item in inner for place in _places(item, (*path, key)))]
-
-
 def test_plans_that_were_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """300 edits of plan.json: it links all the same, or the user is told that it does not."""
     whole = (ROOT / "generated/ask/plan.json").read_text(encoding="utf-8")
@@ -95,7 +89,7 @@ def test_plans_that_were_edited(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for seed in range(300):
         draw = random.Random(seed)
         plan = json.loads(whole)
-        *outer, key = draw.choice([path for path in _places(plan) if path])
+        *outer, key = draw.choice([path for path in places_of(plan) if path])
         owner = plan
         for step in outer:
             owner = owner[step]

@@ -1,6 +1,6 @@
-"""Damaged specs, bindings and placements: findings or a program that links, never a traceback, never a hang.
+"""Damaged specs, bindings, placements and packages: findings or a program that links, never a traceback, never a hang.
 
-`python -m tests.adversarial.many` runs more of the same cases.
+`python -m tests.adversarial.many models` (or `packages`) runs more of the same cases.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from mstarc.diagnostics.core import Collector
 from mstarc.plan.link import link
 from mstarc.plan.model import read_plan
 from mstarc.plan.placement import read_placement
-from tests.adversarial.damage import ROOT, damaged_model, limited, model_becomes
+from tests.adversarial.damage import ROOT, damaged_model, damaged_package, limited, model_becomes
 from tests.adversarial.mutations import mutated
 
 MODELS = 500
+PACKAGES = 96
 PLACEMENTS = (ROOT / "specs/placements/1xcpu.toml", ROOT / "specs/placements/2xcpu.toml")
 
 
@@ -29,6 +30,16 @@ def test_models(part: int, tmp_path: Path) -> None:
         folder.mkdir()
         outcomes.add(damaged_model(number, folder))
     assert {"refused", "linked"} <= outcomes
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_packages(part: int, tmp_path: Path) -> None:
+    outcomes = set()
+    for number in range(part * PACKAGES // 4, (part + 1) * PACKAGES // 4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        outcomes.add(damaged_package(number, folder))
+    assert "refused" in outcomes
 
 
 def test_placements(tmp_path: Path) -> None:

@@ -73,6 +73,10 @@ def test_what_is_no_formula(text: str) -> None:
         "1e300 * d",
         "1e999",
         "1e999 - 1e999",
+        "10 ** 14 * word",
+        "-word",
+        "d + sizes",
+        "word",
     ],
 )
 def test_what_has_no_value(text: str) -> None:
