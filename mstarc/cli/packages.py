@@ -93,7 +93,7 @@ def undamaged(folder: Path) -> Iterator[None]:
         if not changed:
             raise
         what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise Failure(f"{changed}, and it cannot be used as it is ({what})", help=WRITE) from error
+        raise Failure(f"`{folder}` is damaged ({what}): {changed}", help=WRITE) from error
 
 
 def _changed(folder: Path) -> str:
