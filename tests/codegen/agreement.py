@@ -17,7 +17,7 @@ from tests.codegen.harness import emissions, events_of, linked_of, serving
 from tests.interp.random_programs import Generator
 
 STARTS = (3, 17, 404)
-CHAINS = 3  # every third program calls walks in a row
+CHAINS = 4  # every fourth program calls walks in a row
 ORDERS = 10  # arrival orders of each program, on one to three ranks
 
 

@@ -42,7 +42,7 @@ class AheadGenerator(Generator):
     sifted = 0.6
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+        super().__init__(seed, chains=seed % 3 == 0)
         self.straight = ""  # label of the straight loop whose body is written
         self.due = False  # whether the next loop is straight and sends, if its arm can
         self.sent = False  # whether the body has its one send

@@ -280,17 +280,15 @@ class Generator:
         outputs = ", ".join(f"m{arm}" for arm in range(self.arms))
         head = f"request r(%0 start: host i64[]) -> ({outputs}) {{"
         if self.calls is None:
-            return (
-                "\n".join([*lines, head, *self.together("a", [[f"call w{arm}(%0)"] for arm in range(self.arms)]), "}"])
-                + "\n"
-            )
+            body = self.together("a", [[f"call w{arm}(%0)"] for arm in range(self.arms)])
+            return "\n".join([*lines, head, *body, "}"]) + "\n"
         lines += [line for arm in range(self.arms) for line in self.plain_walk(arm)]
         self.next_id = 1
         every = range(self.arms)
         body = self.some_calls(self.calls, every, ["%0"])
         if self.calls.random() < 0.5:
             body += self.together("b", [self.some_calls(self.calls, [arm], ["%0"], "x") for arm in every])
-        body += self.together("a", [self.some_calls(self.calls, [arm], ["%0"]) for arm in every])
+        body += self.together("a", [[*self.some_calls(self.calls, [arm], ["%0"]), f"call w{arm}(%0)"] for arm in every])
         return "\n".join([*lines, head, *body, *self.some_calls(self.calls, every, ["%0"]), "}"]) + "\n"
 
     def together(self, prefix: str, arms: list[list[str]]) -> list[str]:
