@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from mstarc_runtime.abi.messages import Message, Start, WalkEnded
+from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.engines.transformer import TransformerEngine
 from mstarc_runtime.program import Part
 from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions
@@ -48,6 +50,24 @@ async def test_every_case_alone_and_together(program: Any) -> None:
         near(alone[number], wanted(number), 3e-4)
         near(together[number], alone[number], 1e-5)
     assert {GOLDEN.tensor(case, "image_mask")[row].sum().item() for case, row in PAIRS} == {1, 2, 3}
+
+
+async def test_the_rank_goes_from_the_prefix_to_the_flow_by_itself(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are started before the first has ended, and the actions are those of the reference."""
+    told: list[str] = []
+    post = LocalCluster.post
+
+    def noted(cluster: LocalCluster, source: int, peer: int, message: Message) -> None:
+        if isinstance(message, Start | WalkEnded):
+            told.append(message.walk if isinstance(message, Start) else "an end")
+        post(cluster, source, peer, message)
+
+    monkeypatch.setattr(LocalCluster, "post", noted)
+    async with running(program) as engine:
+        near(await action(engine, 0), wanted(0), 3e-4)
+    assert told == ["look", "flow", "an end", "an end"]
 
 
 async def test_the_flow_leaves_the_prefix_as_it_was(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:

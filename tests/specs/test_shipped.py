@@ -14,6 +14,7 @@ from mstarc.codegen.package import LINES, compile_model
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.text import parse_program, print_program
 from mstarc.ir.verify import verify
+from mstarc.passes.transitions import chains_of
 from mstarc.plan.link import link
 from mstarc.plan.model import NAME
 from mstarc.plan.placement import Placement
@@ -59,6 +60,25 @@ def test_a_spec_checks_clean(name: str) -> None:
     assert [(d.rule.code, d.message) for d in model.checked.findings] == []
     assert model.program is not None and model.program.model == name
     assert model.binding is not None and model.binding.components
+
+
+def test_which_walks_follow_each_other_without_the_host() -> None:
+    """A chain ends where the host reads a result (a transcript, a thought, the language), and with its request or arm."""
+    chains = {}
+    for name in SPECS:
+        program = load_model(spec(name)).program
+        assert program is not None
+        chains[name] = [chain.walks for chain in chains_of(program) if len(chain.walks) > 1]
+    assert chains == {
+        "ask": [("read*?", "hear*?"), ("read*?", "together")],
+        "bagel": [("read_text*?", "read_image*?", "write?"), ("note?", "draw?", "write?")],
+        "orpheus": [],
+        "pi05": [("look", "flow")],
+        "qwen3_omni": [("read*?", "listen*?", "look*?", "answer"), ("follow*?", "follow?", "talk?")],
+        "vjepa2": [],
+        "vjepa2_ac": [],
+        "whisper": [("write*?", "write*?")],
+    }
 
 
 @pytest.mark.parametrize("name", SPECS)
