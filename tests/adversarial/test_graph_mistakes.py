@@ -168,6 +168,7 @@ async def test_it_works(edits: list[tuple[str, str]], tmp_path: Path, monkeypatc
         ("MC606", "vocoder", '[ranks.0]\ndevice = "cpu"\n[place]\nllm = 0\nsums = 0\nvocoder = 0\n'),
         ("MC606", "3", 'default = 0\n[ranks.0]\ndevice = "cpu"\n[place]\nsums = 3\n'),
         ("MC608", "overwrite", '[ranks.0]\ndevice = "cpu"\n[ranks.1]\ndevice = "cpu"\n[place]\nllm = 0\nsums = 0\nsums = 1\n'),
+        ("MC604", "share 1", 'default = 0\n[ranks.0]\n[ranks.1]\n[ranks.2]\n[place]\nllm = [0, 1]\nsums = [1, 2]\n'),
         ("MC609", "2", 'default = 0\n[ranks.0]\ndevice = "cpu"\n[ranks.2]\ndevice = "cpu"\n'),
         ("MC608", "0", 'default = 0\n[ranks.0]\ndevice = "cpu"\n[ranks.0]\ndevice = "cpu"\n'),
     ],
