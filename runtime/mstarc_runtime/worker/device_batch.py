@@ -2,11 +2,15 @@
 
 Rows that have left go on computing; nothing of theirs is seen, because everything visible is recorded together with the rows for
 which it holds, and contexts, samplers and counters move for these rows only.
+
+What the body does before its first op or draw in an iteration is its *head*: it stops, emits and sends what the last iteration made.
+A run ends with the head of the iteration that comes next, so that this is seen one step earlier; the next run leaves it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,10 +47,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What k iterations of B rows did. A row's values of record r in iteration i count where valid[i, r, row].
+    """What k iterations of B rows did, and, as a step of its own, the head of the next one if it records anything.
 
-    ended i8 and iter i64 [B] as in `LoopState`; valid bool [k, records, B]; ids i64 [k, n, B]: values of the records `packed`, which
-    are single integers; values by record [k, B, ...]: the others.
+    A row's values of record r in step i count where valid[i, r, row]. ended i8 and iter i64 [B] as in `LoopState`; valid bool
+    [k, records, B]; ids i64 [k, n, B]: values of the records `packed`, which are single integers; values by record [k, B, ...]: the
+    others. Here k counts the head.
     """
 
     records: tuple[Record, ...]
@@ -56,6 +61,10 @@ class Outcome:
     packed: tuple[int, ...]
     ids: Tensor
     values: Mapping[int, Tensor]
+
+
+class _EndOfHead(Exception):
+    """What follows belongs to the next run."""
 
 
 class _Params:
@@ -117,6 +126,8 @@ class DeviceBatch:
         self._records: list[Record] = []
         self._values: list[list[Tensor | None]] = []  # by iteration, by record
         self._valid: list[list[Tensor]] = []
+        self._in_head = False
+        self._head_only = False
 
     @property
     def iter(self) -> Tensor:
@@ -135,20 +146,57 @@ class DeviceBatch:
         state, rows = self.state, self.rows
         carry = [value[:rows] for value in state.carry]
         fixed = [value[:rows] for value in state.fixed]
-        for _ in range(times):
-            self._running = self._active & (self._iter < state.until[:rows])
-            self._values.append([])
-            self._valid.append([])
+        for step in range(times):
+            self._begin(state.until, in_head=step == 0)
+            began = self._running
             following = body(self, *carry, *fixed)
             carry = [self._chosen(self._running, new, old) for new, old in zip(following, carry, strict=True)]
             self._iter.add_(self._running)
+            if step == 0:  # a row that runs at all in this run does so in its first iteration
+                state.ahead[:rows].logical_and_(~began)
         self._leave(
             self._active & (self._iter >= state.bound[:rows]), carry, SPENT
         )  # none runs past its bound: `until`
+        self._run_head(body, carry, fixed)
         outcome = self._outcome()  # holds copies: the first iteration may have recorded the carried values themselves
         for value, last in zip(state.carry, carry, strict=True):
             value[:rows].copy_(last)
         return outcome
+
+    def _begin(self, until: Tensor, in_head: bool) -> None:
+        """A step of the rows that are before the iteration `until`. in_head: some may have done the head already."""
+        self._running = self._active & (self._iter < until[: self.rows])
+        self._in_head = in_head
+        self._values.append([])
+        self._valid.append([])
+
+    def _run_head(
+        self, body: Callable[..., tuple[Tensor, ...]], carry: Sequence[Tensor], fixed: Sequence[Tensor]
+    ) -> None:
+        """The head of the next iteration, of the rows that may."""
+        self._begin(self.state.heads, in_head=True)
+        self._head_only = True
+        with suppress(_EndOfHead):
+            body(self, *carry, *fixed)
+        self.state.ahead[: self.rows].logical_or_(self._running)
+        values, valid = self._values[-1], self._valid[-1]
+        if not values:
+            self._values.pop()
+            self._valid.pop()
+        for value in self._values[0][len(values) :] if values else ():  # records of the rest of the body
+            values.append(value)
+            valid.append(torch.zeros_like(self._running))
+
+    def _work(self) -> None:
+        """The body comes to an op or a draw: the head is over."""
+        if self._head_only:
+            raise _EndOfHead
+        self._in_head = False
+
+    @property
+    def _seen(self) -> Tensor:
+        """The rows of which something is seen now, bool [B]."""
+        return self._running & ~self.state.ahead[: self.rows] if self._in_head else self._running
 
     def _outcome(self) -> Outcome:
         first = self._values[0]
@@ -205,6 +253,7 @@ class DeviceBatch:
         only: tuple[int, ...] | None = None,
     ) -> Any:
         """See `Batch.call`. Raises NotOnDevice for an op without a fixed shape."""
+        self._work()
         if not self.state.rank.ops.has(op):
             raise NotOnDevice(f"op `{op}` is on another rank")
         bound = self.state.rank.ops.bound(op)
@@ -253,6 +302,7 @@ class DeviceBatch:
 
     def sample(self, sampler: str, logits: Tensor, site: str) -> Tensor:
         """See `Batch.sample`. Rows without a usable logit fail."""
+        self._work()
         rows = self.state.sampler(sampler, logits.shape[1]).first(self.rows)
         number = self.state.site(site).number(self.state.seed[: self.rows], self.rows, self._running)
         ids, usable = rows.draw(logits, number, self._running)
@@ -265,6 +315,7 @@ class DeviceBatch:
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Tensor:
         """See `Batch.noise`."""
+        self._work()
         drawn = self.state.site(site)
         values = normals(dims, self.state.seed[: self.rows], drawn.hashed, drawn.j[: self.rows])
         drawn.j[: self.rows].add_(self._running)
@@ -274,11 +325,11 @@ class DeviceBatch:
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         """See `Batch.emit`."""
-        self._note(Record("emit", modality, attributes), value, self._running)
+        self._note(Record("emit", modality, attributes), value, self._seen)
 
     def send(self, stream: str, item: Any) -> None:
         """See `Batch.send`. The stream's `where` is a flag of the record."""
-        rank, valid = self.state.rank, self._running
+        rank, valid = self.state.rank, self._seen
         item = self._rowwise(item)
         where = rank.where_of(stream)
         if where is not None:
@@ -287,7 +338,7 @@ class DeviceBatch:
 
     def collect(self, name: str, value: Any) -> None:
         """See `Batch.collect`."""
-        self._note(Record("collect", name), value, self._running)
+        self._note(Record("collect", name), value, self._seen)
 
 
 def constant_takes(link: OpLink) -> int | None:

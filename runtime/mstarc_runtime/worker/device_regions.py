@@ -99,6 +99,7 @@ class DeviceLoop:
         self._records: tuple[Record, ...] = ()
         self._opened = 0.0  # when the first of the rows that are inside came
         self._since = 0  # iterations since rows joined last
+        self._head = 0  # 1 if the body sends or emits in its head: a run shows that of so many iterations more
         self._gave_way = False  # to other work, before the next run
         self._took: dict[tuple[int, int], float] = {}  # seconds of a run, by bucket and iterations
         self._buckets = [bucket for bucket in BUCKETS if bucket < max_rows] + [max_rows]
@@ -128,7 +129,8 @@ class DeviceLoop:
         for done, bucket in enumerate(reversed(self._buckets)):
             progress(done, len(self._buckets))
             for _ in range(2 if bucket == max_rows else 1):
-                self._records = DeviceBatch(self.state, bucket).run(body, 1).records
+                tried = DeviceBatch(self.state, bucket).run(body, 1)
+            self._records, self._head = tried.records, len(tried.valid) - 1
             for steps in {1, self.unroll}:
 
                 def work(bucket: int = bucket, steps: int = steps) -> Outcome:
@@ -204,12 +206,12 @@ class DeviceLoop:
 
     def _steps(self) -> int:
         """Iterations of the next run. Requests come in bursts: as long as the first is alone, runs are short, so that the others need
-        not wait. Then long ones, which begin when rows join: a stream's first chunk is complete at the end of one. A loop that one
-        run holds all of is run at once."""
+        not wait. Then long ones, at whose ends the rows that joined last have sent a multiple of `unroll`, as chunks of streams ask. A
+        loop that one run holds all of is run at once."""
         if self._whole:
             return self.unroll
         early = time.monotonic() - self._opened < BURST_S
-        return 1 if early or self._since % self.unroll else self.unroll
+        return 1 if early or (self._since + self._head) % self.unroll else self.unroll
 
     # ------------------------------------------------------------------------------------------------------- membership
 
@@ -300,14 +302,21 @@ class DeviceLoop:
     def _limit(self, row: DeviceRow, steps: int) -> int:
         """The iteration before which the row may run, by the loop's bound, its credit, and the declared max of its contexts."""
         until = min(row.expect + steps, row.row.wait.bound)
-        for stream, most in self.sends.items():
-            out = self._out(row, stream)
-            if not out.discards:
-                until = min(until, row.row.iteration + (out.capacity - out.sent + out.consumed) // most)
+        until = min(until, self._paid(row))
         for name, written in row.written.items():
             limit = self.rank.context_max.get(name, 0)
             if limit:
                 until = min(until, row.start + (limit - written.context.length) // written.each)
+        return until
+
+    def _paid(self, row: DeviceRow) -> int:
+        """The iteration before which there is room for what the row sends."""
+        until = row.row.wait.bound
+        for stream, most in self.sends.items():
+            out = self._out(row, stream)
+            if not out.discards:
+                room = out.capacity - out.sent + out.consumed + most - row.row.needs(stream, most)
+                until = min(until, row.row.iteration + room // most)
         return until
 
     def _out(self, row: DeviceRow, stream: str) -> StreamOut:
@@ -317,7 +326,7 @@ class DeviceLoop:
         """A row that cannot move: it waits for credit, or the host's loop finds out why."""
         for stream, most in self.sends.items():
             out = self._out(row, stream)
-            if not out.room(most):
+            if not out.room(row.row.needs(stream, most)):
                 row.parked = True
                 row.row.run.waiting = f"credit of stream {stream}"
                 out.wakers.append(lambda: self._unpark(row))
@@ -334,15 +343,16 @@ class DeviceLoop:
     def _launch(self, steps: int) -> None:
         """Queue one run behind the work of the device."""
         bucket = self._gather_rows()
-        until = torch.zeros(bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
+        until, heads = torch.zeros(2, bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
         for slot, row in self.rows.items():
-            until[slot] = row.until
+            until[slot], heads[slot] = row.until, min(row.until + 1, self._paid(row))
             row.expect = min(row.expect + steps, row.until)
             for name, written in row.written.items():
                 if written.shown != (slot, len(written.context.pages)):
                     written.shown = (slot, len(written.context.pages))
                     self.state.contexts[name].set_pages(slot, written.context.pages)
         self.state.until[:bucket].copy_(until, non_blocking=True)
+        self.state.heads[:bucket].copy_(heads, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()
         outcome = self._replays[bucket, steps]()
@@ -367,7 +377,9 @@ class DeviceLoop:
             if row.done or not row.row.run.alive:
                 continue
             try:
-                taken.replay(self.rank, slot, row)
+                if int(iteration[slot]) > row.row.iteration:
+                    row.row.head = None
+                taken.replay(self.rank, slot, row, run.steps)
             except Exception as error:
                 self.rank.fail(row.row.run, error)
             if not row.row.run.alive:

@@ -96,8 +96,8 @@ class Taken:
     tokens: Mapping[int, np.ndarray[Any, np.dtype[np.int64]]]
     values: Mapping[int, Tensor]
 
-    def replay(self, rank: Rank, slot: int, row: DeviceRow) -> None:
-        """Do for one row what its iterations recorded: what is seen in order, the rest at once."""
+    def replay(self, rank: Rank, slot: int, row: DeviceRow, steps: int) -> None:
+        """Do for one row what its iterations recorded: what is seen in order, the rest at once. What is behind `steps` is a head."""
         valid = self.valid[:, :, slot]
         seen = []
         for r, record in enumerate(self.records):
@@ -112,6 +112,8 @@ class Taken:
                     self._do(rank, row, record, value)
                     if not row.row.run.alive:
                         return
+                    if step == steps:
+                        row.row.note_head(record.name if record.kind == "send" else "")
 
     def _count(
         self, row: DeviceRow, r: int, record: Record, valid: np.ndarray[Any, np.dtype[np.bool_]], slot: int

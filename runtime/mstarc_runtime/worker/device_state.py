@@ -54,16 +54,17 @@ class Entrant:
 class LoopState:
     """Rows of one region loop. Every tensor has `rows` rows on dim 0; a row beyond the bucket in use is not active.
 
-    active bool: the row runs; iter i64: iterations it has finished; until i64: it runs while iter is below; bound i64: the loop's
-    bound; ended i8: how it left; seed i64. carry, fixed: the body's arguments; results: the carried values of rows that have left.
+    active bool: the row runs; iter i64: iterations it has finished; until i64: it runs while iter is below; heads i64: it may do the
+    head of an iteration below; ahead bool: it has done that of the iteration it is at; bound i64: the loop's bound; ended i8: how it
+    left; seed i64. carry, fixed: the body's arguments; results: the carried values of rows that have left.
     """
 
     def __init__(self, rank: Rank, walk: str, carry: Sequence[Tensor], fixed: Sequence[Tensor], rows: int) -> None:
         """`carry` and `fixed`: values of one request, for their shapes."""
         self.rank, self.walk, self.rows = rank, walk, rows
         self.device = rank.arrays.asarray(0).device
-        self.active = self._zeros(torch.bool)
-        self.iter, self.until, self.bound, self.seed = (self._zeros(torch.int64) for _ in range(4))
+        self.active, self.ahead = self._zeros(torch.bool), self._zeros(torch.bool)
+        self.iter, self.until, self.heads, self.bound, self.seed = (self._zeros(torch.int64) for _ in range(5))
         self.ended = self._zeros(torch.int8)
         self.carry = [self._zeros(value.dtype, *value.shape) for value in carry]
         self.results = [self._zeros(value.dtype, *value.shape) for value in carry]
@@ -172,6 +173,8 @@ class LoopState:
         found: list[tuple[Tensor, Callable[[Entrant], Any]]] = [
             (self.iter, lambda e: e.done),
             (self.until, lambda e: e.done),
+            (self.heads, lambda e: e.done),
+            (self.ahead, lambda e: False),
             (self.bound, lambda e: e.bound),
             (self.seed, lambda e: (e.session.seed + (1 << 63)) % (1 << 64) - (1 << 63)),
             (self.ended, lambda e: RUNNING),
@@ -203,7 +206,7 @@ class LoopState:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor with a row per request."""
-        found = [self.active, self.iter, self.until, self.bound, self.seed, self.ended]
+        found = [self.active, self.ahead, self.iter, self.until, self.heads, self.bound, self.seed, self.ended]
         found += [*self.carry, *self.fixed, *self.results, *self.params.values()]
         found += [*self.numbers.values(), *self.asked.values()]
         found += [site.j for site in self.sites.values()]

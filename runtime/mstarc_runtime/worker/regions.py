@@ -27,7 +27,7 @@ class DrainedError(Exception):
 class Row:
     """One request inside a region loop."""
 
-    __slots__ = ("collected", "error", "iteration", "parked", "run", "wait")
+    __slots__ = ("collected", "error", "head", "iteration", "parked", "run", "wait")
 
     def __init__(self, run: WalkRun, wait: LoopWait) -> None:
         self.run = run
@@ -36,6 +36,9 @@ class Row:
         self.collected: dict[str, list[Any]] = {}
         self.error: BaseException | None = None
         self.parked = False  # a stream will wake the loop for this row
+        self.head: dict[str, int] | None = (
+            None  # items by stream that a device loop sent in the head of the present iteration, if it did it
+        )
 
     @property
     def session(self) -> Session:
@@ -43,6 +46,16 @@ class Row:
 
     def site(self, name: str) -> tuple[Session, str]:
         return self.run.session, f"{self.run.name}/{name}"
+
+    def note_head(self, stream: str) -> None:
+        """The head of the present iteration sent to a stream, or did something else that is seen (""): see `device_batch`."""
+        self.head = self.head or {}
+        if stream:
+            self.head[stream] = self.head.get(stream, 0) + 1
+
+    def needs(self, stream: str, most: int) -> int:
+        """The most items that the present iteration has yet to send, of `most` in all."""
+        return most - (self.head or {}).get(stream, 0)
 
 
 class Rows:
@@ -103,6 +116,11 @@ class Batch(Rows):
         super().__init__(rank)
         self.rows = rows
         self.left: list[tuple[Row, tuple[Any, ...], str]] = []  # with what they carry and the cause
+        self._in_head = True  # before the first op or draw
+
+    def _seen(self, row: Row) -> bool:
+        """Whether what a row does now is seen: it has not failed, and a device loop has not done it already."""
+        return row.error is None and not (self._in_head and row.head is not None)
 
     @property
     def sessions(self) -> Sequence[Session]:
@@ -138,6 +156,7 @@ class Batch(Rows):
         reads: tuple[str, ...] = (),
         only: tuple[int, ...] | None = None,
     ) -> Any:
+        self._in_head = False
         errors: list[tuple[int, BaseException]] = []
         sessions = self.sessions
         walk = self.rows[0].run.name
@@ -153,29 +172,32 @@ class Batch(Rows):
             raise DrainedError
 
     def sample(self, sampler: str, logits: Any, site: str) -> Any:
+        self._in_head = False
         errors: list[tuple[int, BaseException]] = []
         ids = self.rank.ops.sample(sampler, logits, [row.site(site) for row in self.rows], errors)
         self._note(errors)
         return ids
 
     def noise(self, dtype: str, dims: tuple[int, ...], site: str) -> Any:
+        self._in_head = False
         return self.rank.ops.noise(dtype, dims, [row.site(site) for row in self.rows])
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         host = self.rank.arrays.to_host(value)
         for row, item in zip(self.rows, host, strict=True):
-            if row.error is None:
+            if self._seen(row):
                 self.rank.emit(row.session, row.run.name, modality, item, attributes)
 
     def send(self, stream: str, item: Any) -> None:
         keep = self.rank.where(stream, self, item)
         for i, row in enumerate(self.rows):
-            if row.error is None and (keep is None or keep[i]):
+            if self._seen(row) and (keep is None or keep[i]):
                 self.rank.stream_out(row.session, stream, row.run.scope).push(item[i])
 
     def collect(self, name: str, value: Any) -> None:
         for i, row in enumerate(self.rows):
-            row.collected.setdefault(name, []).append(value[i])
+            if self._seen(row):
+                row.collected.setdefault(name, []).append(value[i])
 
 
 class RegionLoop:
@@ -232,7 +254,8 @@ class RegionLoop:
         if not row.run.alive:
             return True  # a turn is needed to forget it
         session, scope = row.session, row.run.scope
-        return all(self.rank.stream_out(session, stream, scope).room(most) for stream, most in self.sends.items())
+        outs = ((self.rank.stream_out(session, stream, scope), stream, most) for stream, most in self.sends.items())
+        return all(out.room(row.needs(stream, most)) for out, stream, most in outs)
 
     def _park(self, row: Row, carry: tuple[Any, ...]) -> None:
         """Wait for credit outside the batch; the stream wakes this loop."""
@@ -241,7 +264,7 @@ class RegionLoop:
             return
         for stream, most in self.sends.items():
             out = self.rank.stream_out(row.session, stream, row.run.scope)
-            if not out.room(most):
+            if not out.room(row.needs(stream, most)):
                 row.parked = True
                 row.run.waiting = f"credit of stream {stream}"
                 out.wakers.append(lambda: self._unpark(row))
@@ -302,6 +325,7 @@ class RegionLoop:
             if row.error is not None or not row.run.alive:
                 continue
             row.iteration += 1
+            row.head = None
             if row.iteration >= row.wait.bound:
                 spent.append((row, tuple(value[i] for value in carry)))
             else:

@@ -1,0 +1,65 @@
+"""Heads: what an iteration shows before its first op is seen at the end of the run before it, once, wherever the iteration then runs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions, Run
+from mstarc_runtime.worker.device_runner import DirectRunner
+from tests.runtime import tiny
+from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
+from tests.runtime.test_device_regions import spoken
+
+GIVEN: dict[str, Any] = {"ignore_eos": True, "temperature": 0.7}
+
+
+async def test_a_first_window_is_seen_a_step_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """28 items are 27 steps and a head: the first of 7 - 1 steps, then three runs of 7."""
+    settled: list[int] = []
+    sent: list[int] = []
+    settle = DeviceLoop._settle
+
+    def noted(loop: DeviceLoop, results: Run) -> None:
+        settled.append(results.steps)
+        [(_, row)] = results.rows
+        settle(loop, results)
+        [out] = row.row.session.outs.values()
+        sent.append(out.sent)
+
+    monkeypatch.setattr(DeviceLoop, "_settle", noted)
+    linked = tiny.speech()
+    linked.config["first"] = 0  # every id is sent
+    await run(
+        linked,
+        "speech",
+        [Ask({"text": "9 10"}, {"max_tokens": 60, **GIVEN}, seed=3)],
+        DeviceOptions(DirectRunner(), 7, 0),
+    )
+    assert [sum(settled[: n + 1]) + 1 for n in range(len(settled))][: len(settled) - 1] == sent[:-1]
+    assert 27 in [sum(settled[:n]) for n in range(len(settled))]
+    assert 28 in sent and sent[-1] == 60
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_the_host_s_loop_goes_on_behind_a_head(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Rows are handed over at random, as if they were stuck, some of them behind a head: nothing is shown twice or left out."""
+    rng = random.Random(seed)
+    asks = [spoken(rng, max_tokens=rng.choice([20, 45])) for _ in range(6)]
+    linked = tiny.speech(capacity=rng.choice([28, 40]))
+    wanted = await run(linked, "speech", asks, "host")
+    promise, behind = DeviceLoop._promise, list[bool]()
+
+    def handing_over(loop: DeviceLoop, steps: int) -> bool:
+        assert not loop.under_way
+        for row in [row for row in loop.rows.values() if rng.random() < 0.1 and not row.parked]:
+            behind.append(row.row.head is not None)
+            loop._hand_over(row)
+        return bool(loop.rows) and promise(loop, steps)
+
+    monkeypatch.setattr(DeviceLoop, "_promise", handing_over)
+    found = await run(linked, "speech", asks, DeviceOptions(LateRunner(1), rng.choice([1, 3, 7]), 0))
+    assert_same(found, wanted, asks)
+    assert any(behind)
