@@ -131,7 +131,7 @@ class DeviceLoop:
             for _ in range(2 if bucket == max_rows else 1):
                 tried = DeviceBatch(self.state, bucket).run(body, 1)
             self._records, self._head = tried.records, len(tried.valid) - 1
-            for steps in {1, self.unroll}:
+            for steps in {self.unroll} if self._whole else {1, self.unroll}:
 
                 def work(bucket: int = bucket, steps: int = steps) -> Outcome:
                     return DeviceBatch(self.state, bucket).run(body, steps)
