@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.gpu.kernels import INTERPRETED, device_for_kernels, dtypes_for_kernels
 
 DEVICE = device_for_kernels()
+from mstarc_runtime.engines import attend_triton  # noqa: E402
 from mstarc_runtime.engines.attend_triton import attend_packed, attend_slots  # noqa: E402 (needs triton)
 
 pytestmark = pytest.mark.gpu
@@ -143,6 +144,32 @@ def test_slots(
     )  # fmt: skip
     check(result, expected)
     check_appended(case, before, [on and not frozen for on in active])
+
+
+@pytest.mark.parametrize("dtype", dtypes_for_kernels(), ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_rows_by_whole_pages(causal: bool, splits: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of frames, whatever the type: pages that are full, begun, and none; unequal numbers of rows."""
+    monkeypatch.setattr(attend_triton, "_by_pages", lambda *_: True)
+    monkeypatch.setattr(attend_triton, "_splits", lambda *_: splits)
+    lengths, active = [128, 70, 0, 5], [True, True, True, False]
+    slots = make(splits, lengths, [70] * 4, 4, 2, 32, dtype, 64)
+    before = slots.data.clone()
+    found = attend_slots(
+        slots.data, slots.q, slots.k, slots.v, slots.table, i32(lengths), torch.tensor(active, device=DEVICE),
+        rows_per_slot=70, page_size=64, causal=causal, frozen=False, scale=0.3,
+    )  # fmt: skip
+    check(found, oracle(replace(slots, data=before), causal, True, 0.3, active))
+    check_appended(slots, before, active)
+    packed = make(splits, lengths, [3, 70, 70, 1], 4, 2, 32, dtype, 64)
+    before = packed.data.clone()
+    found = attend_packed(
+        packed.data, packed.q, packed.k, packed.v, packed.table, i32(lengths), i32([0, 3, 73, 143, 144]),
+        most_rows=70, page_size=64, causal=causal, frozen=False, scale=0.3,
+    )  # fmt: skip
+    check(found, oracle(replace(packed, data=before), causal, True, 0.3))
+    check_appended(packed, before, [True] * 4)
 
 
 RAGGED = [([0, 17, 90], [40, 1, 7], 6, 2, 64, 16), ([0], [130], 3, 1, 32, 16)]

@@ -17,9 +17,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from mstarc_runtime.engines.attend_rows_triton import attend_rows, join_rows
 
 PROGRAMS = 132  # one for each multiprocessor of an H200, which runs one, two or four at once by their size
 DECODE_TILE = 16  # the smallest tile: that of decode steps
+ROWS_TILE = 64  # that of blocks of rows; `attend_rows_triton` where it is faster
+JOINED = 1024  # numbers of the results that one program joins
+REGISTERS = 128  # of a thread, so that four programs of rows run on a multiprocessor at once
 SPLITS_MAX = 32
 LOG2_E = math.log2(math.e)
 
@@ -293,56 +299,74 @@ def _launch(
         return out
     dim_pad = max(16, triton.next_power_of_2(dim))
     tile, block, warps, stages = _blocking(rows * group, dim_pad, data.dtype)
+    by_pages = data.is_contiguous() and scale > 0 and _by_pages(tile, dim, page_size, data.dtype)
+    if by_pages:
+        tile, block, warps, stages = ROWS_TILE, page_size, 4, 3
     tiles = triton.cdiv(rows * group, tile)
-    at_once = PROGRAMS * (4 if tile == DECODE_TILE else 1 if dim_pad > 128 else 2)
-    splits = _splits(tiles * requests * kv_heads, triton.cdiv(table.shape[1] * page_size, block), at_once)
+    at_once = PROGRAMS * (4 if tile == DECODE_TILE or by_pages else 1 if dim_pad > 128 else 2)
+    blocks = triton.cdiv(table.shape[1] * page_size, block)
+    splits = _splits(tiles * requests * kv_heads, blocks, at_once)
+    if by_pages and blocks > 2 * SPLITS_MAX:
+        splits = max(2, splits)  # the last programs of a long context have little left to wait for
     splits += splits > 1 and k is not None
     part = weight = out
     if splits > 1:
         part = torch.empty((splits, all_rows, heads, dim), dtype=torch.float32, device=q.device)
         weight = torch.empty((splits, all_rows, heads, 2), dtype=torch.float32, device=q.device)
     own_k, own_v = (q, q) if k is None or v is None else (k, v)
-    _attend[(tiles, requests * kv_heads, splits)](
-        q,
-        own_k,
-        own_v,
-        data,
-        table,
-        length,
-        length if active is None else active,
-        length if starts is None else starts,
-        out,
-        part,
-        weight,
-        scale * LOG2_E,
-        rows,
-        all_rows,
-        q.stride(0),
-        q.stride(1),
-        own_k.stride(0),
-        own_k.stride(1),
-        own_v.stride(0),
-        own_v.stride(1),
-        data.stride(0),
-        table.stride(0),
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        DIM=dim,
-        DIM_PAD=dim_pad,
-        PAGE=page_size,
-        TILE=tile,
-        BLOCK=block,
-        SPLITS=splits,
-        RAGGED=starts is not None,
-        MASKED=active is not None,
-        OWN=k is not None,
-        CAUSAL=causal and rows > 1,
-        APPEND=append,
-        PRECISION="ieee" if data.dtype == torch.float32 else "tf32",
-        num_warps=warps,
-        num_stages=stages,
-    )
-    if splits > 1:
+    given = {
+        "q": q,
+        "k": own_k,
+        "v": own_v,
+        "data": data,
+        "table": table,
+        "length": length,
+        "active": length if active is None else active,
+        "starts": length if starts is None else starts,
+        "out": out,
+        "part": part,
+        "weight": weight,
+        "scale": scale * LOG2_E,
+        "rows_each": rows,
+        "all_rows": all_rows,
+        "q_row": q.stride(0),
+        "q_head": q.stride(1),
+        "k_row": own_k.stride(0),
+        "k_head": own_k.stride(1),
+        "v_row": own_v.stride(0),
+        "v_head": own_v.stride(1),
+        "table_row": table.stride(0),
+        "KV_HEADS": kv_heads,
+        "GROUP": group,
+        "DIM": dim,
+        "PAGE": page_size,
+        "TILE": tile,
+        "SPLITS": splits,
+        "RAGGED": starts is not None,
+        "MASKED": active is not None,
+        "OWN": k is not None,
+        "CAUSAL": causal and rows > 1,
+        "APPEND": append,
+        "PRECISION": "ieee" if data.dtype == torch.float32 else "tf32",
+        "num_warps": warps,
+    }
+    grid = (tiles, requests * kv_heads, splits)
+    if by_pages:
+        attend_rows[grid](
+            **given,
+            paged=TensorDescriptor.from_tensor(data.view(-1, dim), [page_size, dim]),
+            slots=data.shape[1],
+            STAGES=stages,
+            maxnreg=REGISTERS,
+        )
+    else:
+        _attend[grid](**given, data_head=data.stride(0), DIM_PAD=dim_pad, BLOCK=block, num_stages=stages)
+    if splits > 1 and by_pages:
+        several = max(1, JOINED // dim)
+        join_rows[(triton.cdiv(all_rows * heads, several),)](
+            part, weight, out, all_rows * heads, DIM=dim, BLOCK=several, SPLITS=splits, num_warps=4
+        )
+    elif splits > 1:
         _combine[(all_rows * heads,)](
             part,
             weight,
@@ -371,6 +395,11 @@ def _blocking(members: int, dim_pad: int, dtype: torch.dtype) -> tuple[int, int,
     if wide:
         return (64, 64, 8, 3) if dim_pad == 128 else (64, 64, 4, 2)
     return 64, 128, 4, 2
+
+
+def _by_pages(tile: int, dim: int, page_size: int, dtype: torch.dtype) -> bool:
+    """Whether `attend_rows` takes it: where it was measured to be faster."""
+    return tile == ROWS_TILE and dim == 64 and page_size == 64 and dtype != torch.float32
 
 
 def _splits(programs: int, blocks: int, at_once: int) -> int:
