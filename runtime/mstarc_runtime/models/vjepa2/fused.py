@@ -17,7 +17,7 @@ from mstarc_runtime.models.vjepa2.nets import AcPredictorNet, Attend, Block, Enc
 from mstarc_runtime.models.vjepa2.rope import frequencies
 
 GELU_BLOCK = 1024
-HEADS_AT_ONCE = 8
+HEADS_AT_ONCE = 32
 
 
 @triton.jit

@@ -26,6 +26,10 @@ _TABLES_KEPT = 16  # position tables of different clip lengths
 
 def plain_norm(x: Tensor) -> Tensor:
     """Layer norm without affine over the last dim, in f32: what features pass before they are used as context."""
+    if x.is_cuda:
+        from mstarc_runtime.models.vjepa2 import fused  # triton is there where CUDA is
+
+        return fused.plain_norm(x.contiguous(), REPR_EPS)
     return F.layer_norm(x.float(), x.shape[-1:], eps=REPR_EPS)
 
 
@@ -66,6 +70,8 @@ class Block(nn.Module):
 
 class StackNet(nn.Module):
     """Blocks and the norm after them: what the three networks share."""
+
+    grid: int  # rows and columns of tokens of a frame
 
     def __init__(self, stack: Stack) -> None:
         super().__init__()
@@ -118,6 +124,10 @@ class EncoderNet(StackNet):
     def forward(self, video: Tensor) -> Tensor:
         """[B, T, C, H, W] -> features [B, N, width] after the final norm."""
         x = self.embed(video)
+        if x.is_cuda:
+            from mstarc_runtime.models.vjepa2 import fused
+
+            return fused.features(self, x)
         features: Tensor = self.norm(self.through(x, self._table(x.shape[1], x.device), dense()))
         return features
 
@@ -214,6 +224,10 @@ class AcPredictorNet(StackNet):
 
     def step(self, run: Run, z: Tensor, action: Tensor, state: Tensor) -> Tensor:
         """One frame of each request over its cached ones: z [B, n, D], action, state [B, A] -> raw next frames [B, n, D]."""
+        if z.is_cuda:
+            from mstarc_runtime.models.vjepa2 import fused
+
+            return fused.step(self, run, z, action, state)
         batch = len(z)
         times = run.positions.view(batch, self.rows)[:, 0]
         cos, sin = (table.flatten(0, 1) for table in self.turn(times))

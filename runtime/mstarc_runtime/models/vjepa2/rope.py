@@ -7,6 +7,8 @@ published weights were trained that way. Source: the public V-JEPA 2 implementat
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -14,11 +16,18 @@ BASE = 10000.0
 Rotation = tuple[Tensor, Tensor]  # cosines and signed sines, f32 [..., rows, 1, 1, head_dim]
 
 
+@lru_cache
+def frequencies(head_dim: int, device: torch.device) -> Tensor:
+    """Angles per position of the dims of one axis, f32 [2 · ((head_dim // 3) // 2)]."""
+    third = 2 * ((head_dim // 3) // 2)
+    steps = torch.arange(third // 2, dtype=torch.float32, device=device)
+    return (1.0 / BASE ** (steps / (third / 2.0))).repeat(2)
+
+
 def rotation(frame: Tensor, row: Tensor, column: Tensor, head_dim: int) -> Rotation:
     """Tables for positions [..., rows] of the three axes (broadcast against each other). A position of 0 does not rotate."""
-    third = 2 * ((head_dim // 3) // 2)
-    steps = torch.arange(third // 2, dtype=torch.float32, device=frame.device)
-    frequency = (1.0 / BASE ** (steps / (third / 2.0))).repeat(2)
+    frequency = frequencies(head_dim, frame.device)
+    third = len(frequency)
     shape = (frame + row + column).shape
     angle = torch.cat([axis.expand(shape)[..., None].float() * frequency for axis in (frame, row, column)], dim=-1)
     angle = torch.nn.functional.pad(angle, (0, head_dim - 3 * third))[..., None, None, :]
