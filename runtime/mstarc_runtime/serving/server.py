@@ -19,6 +19,8 @@ from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.errors import RuntimeFault
 from mstarc_runtime.garbage import settle_garbage
 from mstarc_runtime.serving.app import make_app
+from mstarc_runtime.serving.http import Http
+from mstarc_runtime.serving.memory import keep_memory
 from mstarc_runtime.serving.service import Options, Service
 from mstarc_runtime.serving.terminal import Status
 
@@ -37,7 +39,11 @@ class _Http(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=256)
+    listener = socket.create_server((host, port), family=family, backlog=256)
+    listener.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+    )  # connections inherit it; asyncio would not set it on them
+    return listener
 
 
 def address(listener: socket.socket) -> str:
@@ -50,10 +56,12 @@ async def serve(
     engine: Engine, listener: socket.socket, options: Options, stop: asyncio.Event, hurry: asyncio.Event
 ) -> int:
     """Serve until `stop` is set, or until it turns out that the engine cannot start. Gives the exit status."""
+    keep_memory()
     service = Service(engine, options)
     status = Status()
     config = uvicorn.Config(
         make_app(service),
+        http=Http,
         log_config=None,
         access_log=False,
         lifespan="off",
