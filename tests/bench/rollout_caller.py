@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,31 +34,61 @@ def body(horizon: int, live: bool) -> bytes:
     return msgspec.msgpack.encode({"inputs": inputs, "params": params, "stream": live})
 
 
-def pieces(answer: IO[bytes], headers: dict[bytes, bytes]) -> Iterator[bytes]:
-    """The maps of an answer: one of known length, or one after another in chunks that may end anywhere but in two maps."""
-    if b"content-length" in headers:
-        yield answer.read(int(headers[b"content-length"]))
-        return
-    held = b""
-    while size := int(answer.readline(), 16):
-        held += answer.read(size)
-        answer.readline()
-        try:
-            msgspec.msgpack.decode(held, type=msgspec.Raw)
-        except msgspec.DecodeError:
-            continue
-        yield held
-        held = b""
-    answer.readline()
+class Answer:
+    """Reads answers into memory that is used again, and gives arrays that lie there."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._file = connection.makefile("rb")
+        self._held = memoryview(bytearray(64 << 20))
+
+    def head(self) -> dict[bytes, bytes]:
+        """The headers. Ends the program if the status is not 200."""
+        status, headers = self._file.readline(), {}
+        while line := self._file.readline().strip():
+            name, _, value = line.partition(b":")
+            headers[name.lower()] = value.strip()
+        if b" 200 " not in status:
+            raise SystemExit(f"{status!r}: {self._file.read(int(headers[b'content-length']))!r}")
+        return headers
+
+    def maps(self, headers: dict[bytes, bytes]) -> Iterator[memoryview]:
+        """The maps of the body: one of known length, or one after another in chunks that may end anywhere but in two maps."""
+        if b"content-length" in headers:
+            yield self._read(0, int(headers[b"content-length"]))
+            return
+        end = 0
+        while size := int(self._file.readline(), 16):
+            held = self._read(end, size)
+            end += size
+            self._file.readline()
+            try:
+                msgspec.msgpack.decode(held, type=msgspec.Raw)
+            except msgspec.DecodeError:
+                continue
+            yield held
+            end = 0
+        self._file.readline()
+
+    def _read(self, start: int, size: int) -> memoryview:
+        """Read so many bytes behind those that are held; all of them."""
+        end = start + size
+        while start < end:
+            start += self._file.readinto(self._held[start:end])
+        return self._held[:end]
 
 
-def arrays(document: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """The values of the events in a document, or of the event that it is."""
-    if "error" in document:
-        raise SystemExit(f"the server refused: {document}")
-    for event in document.get("events", [document] if "value" in document else []):
-        value = event["value"]
-        yield np.frombuffer(value[b"data"], value[b"dtype"]).reshape(value[b"shape"])
+def arrays(document: memoryview) -> Iterator[np.ndarray[Any, Any]]:
+    """The values of the events in a document, or of the event that it is; not copied."""
+    found = msgspec.msgpack.decode(document, type=dict[str, msgspec.Raw])
+    if "error" in found:
+        raise SystemExit(f"the server refused: {msgspec.msgpack.decode(document)}")
+    events = [found] if "value" in found else []
+    if "events" in found:
+        events = msgspec.msgpack.decode(found["events"], type=list[dict[str, msgspec.Raw]])
+    for event in events:
+        value = msgspec.msgpack.decode(event["value"], type=dict[bytes, msgspec.Raw])
+        dtype, shape = (msgspec.msgpack.decode(value[key]) for key in (b"dtype", b"shape"))
+        yield np.frombuffer(memoryview(value[b"data"])[5:], dtype).reshape(shape)  # behind the length of the bytes
 
 
 class Caller:
@@ -68,7 +98,7 @@ class Caller:
         self.horizon = horizon
         self.connection = socket.create_connection(("127.0.0.1", port))
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.answer = self.connection.makefile("rb")
+        self.answer = Answer(self.connection)
         sent = body(horizon, live)
         self.request = b"\r\n".join(
             [
@@ -81,16 +111,9 @@ class Caller:
         """Milliseconds until the last latent, and until the first."""
         begin = time.perf_counter()
         self.connection.sendall(self.request)
-        status = self.answer.readline()
-        headers = {}
-        while line := self.answer.readline().strip():
-            name, _, value = line.partition(b":")
-            headers[name.lower()] = value.strip()
-        if b" 200 " not in status:
-            raise SystemExit(f"{status!r}: {self.answer.read(int(headers[b'content-length']))!r}")
         frames, first = 0, 0.0
-        for piece in pieces(self.answer, headers):
-            for made in arrays(msgspec.msgpack.decode(piece, type=dict)):
+        for document in self.answer.maps(self.answer.head()):
+            for made in arrays(document):
                 first = first or time.perf_counter()
                 frames += made.size // (256 * 1408)
         if frames != self.horizon:
