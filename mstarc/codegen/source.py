@@ -86,6 +86,7 @@ def prefixed(prefix: str, part: Part) -> Part:
         return prefix + part
     if isinstance(part, Call):
         return Call(prefix + part.head, part.items, part.tail, part.many)
+    assert isinstance(part, Group), "a choice is an item of a call, never a statement"
     return Group(part.items, prefix + part.head, part.brackets, part.tail)
 
 
