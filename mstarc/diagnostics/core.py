@@ -12,13 +12,15 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table in `rules.py`. `silences`: codes that this one makes redundant on the same name."""
+    """One row of the table in `rules.py`. `silences`: codes that this one makes redundant on the same name. `help`: what to do where a
+    finding does not say it more exactly."""
 
     code: str
     name: str
     severity: Severity
     summary: str
     silences: tuple[str, ...] = ()
+    help: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Collector:
 
     def report(self, rule: Rule, message: str, at: Span, label: str = "", **more: object) -> None:
         """Report one finding. `more` are the other fields of `Diagnostic` (secondary, notes, help, fix, subject)."""
-        self._found.append(Diagnostic(rule, message, Label(at, label), **more))  # type: ignore[arg-type]
+        found = {**more, "help": more.get("help") or rule.help}
+        self._found.append(Diagnostic(rule, message, Label(at, label), **found))  # type: ignore[arg-type]
 
     def findings(self) -> tuple[Diagnostic, ...]:
         """All findings, sorted, without duplicates and without those that another one silences on the same subject."""

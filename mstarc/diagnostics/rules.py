@@ -17,20 +17,40 @@ MC000 = Rule("MC000", "internal-error", "error", "the compiler does its work")
 
 # ------------------------------------------------------------------------------------------------------ names and text
 
-MC001 = Rule("MC001", "duplicate-name", "error", "a name is declared once in its model")
+MC001 = Rule(
+    "MC001", "duplicate-name", "error", "a name is declared once in its model", help="give one of them another name"
+)
 MC002 = Rule(
     "MC002", "unknown-name", "error", "every reference resolves to a declaration of the right kind", ("MC004",)
 )
 MC003 = Rule("MC003", "rebound-name", "error", "a name is bound once on any path, unless the loop around it carries it")
-MC004 = Rule("MC004", "unbound-input", "error", "each parameter of a call gets exactly one argument")
+MC004 = Rule(
+    "MC004",
+    "unbound-input",
+    "error",
+    "each parameter of a call gets exactly one argument",
+    help="pass each parameter once, in order or by name",
+)
 MC005 = Rule("MC005", "use-before-bind", "error", "a name is used only after the statement that binds it")
 MC006 = Rule("MC006", "dead-value", "warning", "a bound value is used on at least one path")
-MC007 = Rule("MC007", "type-mismatch", "error", "argument and parameter agree in dtype, rank and dims")
+MC007 = Rule(
+    "MC007",
+    "type-mismatch",
+    "error",
+    "argument and parameter agree in dtype, rank and dims",
+    help="pass a value of the declared type, or change the declaration",
+)
 MC010 = Rule("MC010", "syntax-error", "error", "the text follows the grammar of the language")
 MC011 = Rule("MC011", "reserved-word", "error", "a word of the language is not used as a name")
 MC012 = Rule("MC012", "unreadable-file", "error", "a file exists, is readable and is UTF-8 text")
 MC013 = Rule("MC013", "unknown-setting", "error", "attributes, settings and policy arguments are ones the language has")
-MC014 = Rule("MC014", "allow-malformed", "error", "an `allow` comment names a warning and gives its reason")
+MC014 = Rule(
+    "MC014",
+    "allow-malformed",
+    "error",
+    "an `allow` comment names a warning and gives its reason",
+    help="write `# mstarc: allow MC006 -- ` and why it is right here",
+)
 MC015 = Rule("MC015", "allow-unused", "warning", "an `allow` comment silences at least one finding")
 
 # ------------------------------------------------------------------------------------------- deadlock and determinacy
@@ -50,12 +70,31 @@ MC105 = Rule("MC105", "unordered-writers", "error", "one arm sends on a stream a
 # --------------------------------------------------------------------------------------------------------------- loops
 
 MC201 = Rule("MC201", "loop-bound", "error", "a loop's bound is a host value that is provably in range")
-MC202 = Rule("MC202", "carry-incomplete", "error", "a carried name has an initial value and is bound on every path")
-MC203 = Rule("MC203", "carry-type", "error", "the initial and the next value of a carried name have one type")
+MC202 = Rule(
+    "MC202",
+    "carry-incomplete",
+    "error",
+    "a carried name has an initial value and is bound on every path",
+    help="bind it on every path through the body, or take it out of `carry`",
+)
+MC203 = Rule(
+    "MC203",
+    "carry-type",
+    "error",
+    "the initial and the next value of a carried name have one type",
+    help="let the body give it the type that it begins with",
+)
 MC204 = Rule(
     "MC204", "stale-body", "warning", "a loop's body depends on something that changes from one iteration to the next"
 )
-MC205 = Rule("MC205", "exit-predicate", "error", "`stop when` tests a bool that the body can change", ("MC002",))
+MC205 = Rule(
+    "MC205",
+    "exit-predicate",
+    "error",
+    "`stop when` tests a bool that the body can change",
+    ("MC002",),
+    help="test a bool that depends on what the loop carries, draws or takes",
+)
 MC206 = Rule("MC206", "loop-result", "error", "a name used after a loop is carried or collected by it", ("MC002",))
 MC207 = Rule("MC207", "collect-over-budget", "error", "what a loop collects fits its placement")
 MC208 = Rule(
@@ -68,18 +107,44 @@ MC208 = Rule(
 # -------------------------------------------------------------------------------------------------- branches and phases
 
 MC301 = Rule("MC301", "join-incomplete", "error", "a name used after a branch is bound on every path to the use")
-MC302 = Rule("MC302", "double-join", "error", "two arms do not bind one name", ("MC003",))
+MC302 = Rule(
+    "MC302", "double-join", "error", "two arms do not bind one name", ("MC003",), help="give one of them another name"
+)
 MC303 = Rule("MC303", "arm-mismatch", "error", "the two values of a conditional expression have one type")
 MC304 = Rule("MC304", "inexhaustive-match", "error", "`for ... case` covers each kind of part once")
 MC305 = Rule("MC305", "device-guard", "error", "control depends on host values only")
 
 # ------------------------------------------------------------------------------------------------------------- streams
 
-MC401 = Rule("MC401", "policy-arguments", "error", "the numbers of a stream policy are in range")
-MC402 = Rule("MC402", "rate-inconsistent", "error", "streams taken together receive items at one rate")
-MC403 = Rule("MC403", "unaligned-inputs", "error", "streams taken together give equally many chunks in every request")
+MC401 = Rule(
+    "MC401",
+    "policy-arguments",
+    "error",
+    "the numbers of a stream policy are in range",
+    help="choose numbers for which this holds",
+)
+MC402 = Rule(
+    "MC402",
+    "rate-inconsistent",
+    "error",
+    "streams taken together receive items at one rate",
+    help="give both streams as many new items per chunk",
+)
+MC403 = Rule(
+    "MC403",
+    "unaligned-inputs",
+    "error",
+    "streams taken together give equally many chunks in every request",
+    help="give both streams the same policy and `at_end`, or take from them in loops of their own",
+)
 MC404 = Rule("MC404", "capacity-too-small", "error", "a capacity holds the largest chunk and what comes before it")
-MC405 = Rule("MC405", "unbounded-stream", "error", "a stream's capacity is a host value with a provable range")
+MC405 = Rule(
+    "MC405",
+    "unbounded-stream",
+    "error",
+    "a stream's capacity is a host value with a provable range",
+    help="write a number, or a param with an upper end",
+)
 MC406 = Rule("MC406", "tail-undeclared", "error", "a stream that can end within a chunk says what happens to the rest")
 MC407 = Rule("MC407", "no-end-of-stream", "error", "`next` is never called more often than there are chunks")
 MC408 = Rule("MC408", "window-never-fills", "warning", "a producer can send at least one full chunk")
@@ -99,10 +164,22 @@ MC505 = Rule("MC505", "context-unused", "warning", "a context is written by some
 MC506 = Rule("MC506", "frozen-writes", "error", "a frozen op neither writes a context nor advances its counter")
 MC507 = Rule("MC507", "foreign-context", "error", "an op uses contexts of its own node's cache")
 MC508 = Rule("MC508", "default-out-of-range", "error", "a param's default lies in the param's own range")
-MC509 = Rule("MC509", "output-mismatch", "error", "a request emits what it declares and declares what it emits")
+MC509 = Rule(
+    "MC509",
+    "output-mismatch",
+    "error",
+    "a request emits what it declares and declares what it emits",
+    help="emit it in a walk that the request runs, or leave it out of the outputs",
+)
 MC510 = Rule("MC510", "walk-never-called", "warning", "some request calls each walk")
 MC511 = Rule("MC511", "require-late", "error", "`require` stands before the first walk call of a request")
-MC512 = Rule("MC512", "require-constant", "error", "a `require` can be true and can be false")
+MC512 = Rule(
+    "MC512",
+    "require-constant",
+    "error",
+    "a `require` can be true and can be false",
+    help="leave it out, or compare what differs between requests",
+)
 MC514 = Rule(
     "MC514", "never-asked", "error", "`wants` asks for an output, and `given` for an input, that a request declares"
 )
@@ -130,11 +207,29 @@ MC803 = Rule("MC803", "lopsided-par", "info", "parallel arms cost about the same
 # ---------------------------------------------------------------------------------------------------- the binding file
 
 MC901 = Rule("MC901", "unknown-key", "error", "each key of the binding file is one that the format has")
-MC902 = Rule("MC902", "binding-type", "error", "each value of the binding file has the type its key asks for")
+MC902 = Rule(
+    "MC902",
+    "binding-type",
+    "error",
+    "each value of the binding file has the type its key asks for",
+    help="write it as the table of keys in `specs/README.md` says",
+)
 MC903 = Rule("MC903", "unbound-node", "error", "every node and extern of the model is bound to Python")
-MC904 = Rule("MC904", "bound-to-nothing", "error", "the binding file binds only what the model declares")
+MC904 = Rule(
+    "MC904",
+    "bound-to-nothing",
+    "error",
+    "the binding file binds only what the model declares",
+    help="take it out, or declare it in the model",
+)
 MC905 = Rule("MC905", "config-missing", "error", "each config path of the model has a value")
-MC906 = Rule("MC906", "yaml-syntax", "error", "the binding file is one YAML mapping without duplicate keys")
+MC906 = Rule(
+    "MC906",
+    "yaml-syntax",
+    "error",
+    "the binding file is one YAML mapping without duplicate keys",
+    help="look at quotes, brackets and indentation here",
+)
 MC907 = Rule("MC907", "unknown-checkpoint", "error", "a component's checkpoint is declared under `checkpoints`")
 MC909 = Rule("MC909", "config-unused", "warning", "something reads each value under `config`")
 MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding file beside it")

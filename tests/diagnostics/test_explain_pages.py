@@ -43,7 +43,8 @@ def compiled(code: str, heading: str, folder: Path) -> tuple[list[str], str]:
     checked = load_model(folder / "page.walk").checked
     if "toml" in parts and not checked.findings:
         checked = linked(folder)
-    return [d.rule.code for d in checked.findings if _counts(d.rule.code, code)], look(checked)
+    found = [d for d in checked.findings if _counts(d.rule.code, code)]
+    return [d.rule.code for d in found], render_all(found, checked.sources)
 
 
 def linked(folder: Path) -> Checked:
@@ -61,10 +62,6 @@ def linked(folder: Path) -> Checked:
 def _counts(found: str, code: str) -> bool:
     """A page has no binding file unless it is about one."""
     return found != "MC908" or code == "MC908"
-
-
-def look(checked: Checked) -> str:
-    return render_all(checked.findings, checked.sources)
 
 
 @pytest.mark.parametrize("code", CODES)

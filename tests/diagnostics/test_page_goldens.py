@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +32,14 @@ def test_the_finding_looks_like_this(code: str, tmp_path: Path) -> None:
 
 def test_every_rule_is_here_and_no_other() -> None:
     assert {path.stem for path in FOLDER.glob("*.stderr")} == set(CODES)
+
+
+def test_every_finding_says_what_to_do() -> None:
+    """But a text that does not parse, whose label says what is due there."""
+    silent = [
+        path.stem for path in FOLDER.glob("*.stderr") if not re.search(r"^ *= (help|fix):", path.read_text(), re.M)
+    ]
+    assert silent == ["MC010"]
 
 
 @pytest.mark.parametrize("code", CODES)
