@@ -28,7 +28,7 @@ PLANS = {
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter runs programs one by one."""
     if INTERPRETED:
-        for name, value in (("SPLITS", 2), ("BLOCK", 512), ("BLOCK_DIGIT", 512)):
+        for name, value in (("SPLITS", 4), ("BLOCK", 512), ("BLOCK_BINS", 256)):
             monkeypatch.setattr(draw_triton, name, value)
 
 

@@ -1,9 +1,10 @@
 """Draws of `sampling.device` as Triton kernels: each pass splits every row among many programs, so that a small batch fills the GPU.
 
-Passes: `_adjust` writes logits after penalty and suppression, and finds the best; `_digit` finds the smallest key that stays four bits
-at a time, by summing what each of 16 bins holds (weights for top-p, ones for top-k); `_measure` sums what stays, by split; `_pick`
-finds the split in which the sum passes the random number, and then the id. What one pass has summed is joined by the programs of
-the next. Keys, rules and rounding are those of `sampling.device`: f32 weights, f64 sums.
+`_adjust` writes logits after penalty and suppression, and finds the best. A cut (the smallest key that stays) is found in three passes:
+by how far below the best they lie, logits have one of 256 levels; two `_bins` passes sum what the levels hold (weights for top-p, ones
+for top-k), sixteen bins at a time; `_cut` gathers the logits of the level that the cut lies in, by split, and the program of a row
+that is done last finishes it on these few. After the last cut it knows what stays in each split, and picks the id. What one pass has
+summed is joined by the programs of the next. Keys, rules and rounding are those of `sampling.device`: f32 weights, f64 sums.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 SPLITS = 64  # programs of a row
 BLOCK = 1024
-BLOCK_DIGIT = 256  # a program of `_digit` keeps 16 sums for each of these
-DIGITS = 8  # of four bits
+BLOCK_BINS = 256  # a program of `_bins` keeps 16 sums for each of these
+LEVELS_EACH = 256 / 24  # levels per temperature: what lies 24 temperatures below the best or lower has the last one
+GATHERED = 16  # logits of each split that `_cut` takes at a time
 _COLDEST = torch.finfo(torch.float32).tiny
 
 
@@ -62,12 +64,12 @@ def _adjust(
     places,
     broken,
     vocab,
-    share,
     PENALTY: tl.constexpr,
     NEVER: tl.constexpr,
     NOT_FIRST: tl.constexpr,
     ENDS: tl.constexpr,
     SPLITS: tl.constexpr,
+    SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """out f32 [B, vocab]; by row and split: the largest logit, its lowest id, and whether there is a NaN."""
@@ -76,12 +78,12 @@ def _adjust(
     top = tl.full([BLOCK], float("-inf"), tl.float32)
     place = tl.zeros([BLOCK], tl.int32)
     bad = tl.zeros([BLOCK], tl.int32)
-    until = tl.minimum((split + 1) * share, vocab)
+    until = tl.minimum((split + 1) * SHARE, vocab)
     penalty = tl.load(penalties + row)
     first = tl.load(counts + row) == 0
     early = tl.load(counts + row) < tl.load(min_tokens + row)
-    for start in range(split * share, until, BLOCK):
-        at = start + tl.arange(0, BLOCK)
+    for start in tl.static_range(0, SHARE, BLOCK):
+        at = split * SHARE + start + tl.arange(0, BLOCK)
         inside = at < until
         x = tl.load(logits + row * logits_row + at, mask=inside, other=float("-inf")).to(tl.float32)
         if PENALTY:
@@ -106,6 +108,12 @@ def _adjust(
 
 
 @triton.jit
+def _level(value, best, heat, LEVELS_EACH: tl.constexpr):
+    """0 for the best, up to 255: falls with the value."""
+    return tl.minimum(tl.maximum((best - value) / heat * LEVELS_EACH, 0.0), 255.0).to(tl.int32)
+
+
+@triton.jit
 def _joined(sums, row, SPLITS: tl.constexpr):
     """The sums [16] of all splits of a row."""
     split = tl.arange(0, SPLITS)
@@ -114,183 +122,289 @@ def _joined(sums, row, SPLITS: tl.constexpr):
 
 
 @triton.jit
-def _chosen(bins, above, wanted):
-    """The digit whose bin brings the sum from above to `wanted`, and the sum above that bin."""
+def _reached(bins, above, wanted):
+    """The bin that brings the sum from `above` to `wanted`, or the last that holds anything; and the sum before it."""
     digit = tl.arange(0, 16)
-    upto = above + tl.sum(tl.where(digit[None, :] >= digit[:, None], bins[None, :], 0.0), 1)  # bins from each digit on
-    found = tl.max(tl.where(upto >= wanted, digit, 0), 0)
-    return found, above + tl.sum(tl.where(digit > found, bins, 0.0), 0)
+    upto = above + tl.sum(tl.where(digit[None, :] <= digit[:, None], bins[None, :], 0.0), 1)
+    last = tl.max(tl.where(bins > 0, digit, 0), 0)
+    found = tl.min(tl.where(upto >= wanted, digit, last), 0)
+    return found, above + tl.sum(tl.where(digit < found, bins, 0.0), 0)
 
 
 @triton.jit
-def _digit(
+def _floor_bin(bins, floors, stays, row, best, heat, prefix, STEP: tl.constexpr, LEVELS_EACH: tl.constexpr):
+    """The bins with what top-k left of the ids at its cut, which no program counts."""
+    floor = tl.load(floors + row)
+    level = _level(_value(floor), best, heat, LEVELS_EACH)
+    tie = tl.exp((_value(floor) - best) / heat).to(tl.float64)
+    if STEP == 0:
+        here = (floor >= 0) & (tl.arange(0, 16) == level // 16)
+    else:
+        here = (floor >= 0) & (level // 16 == prefix) & (tl.arange(0, 16) == level % 16)
+    return bins + tl.where(here, tl.load(stays + row) * tie, 0.0)
+
+
+@triton.jit
+def _bins(
     x,
-    tops,
-    temperatures,
-    top_k,
-    top_p,
-    floors,
-    surplus,
-    sums,
-    before,
-    prefixes,
-    aboves,
-    wanteds,
-    vocab,
-    share,
-    STEP: tl.constexpr,
-    MASS: tl.constexpr,
-    FLOORED: tl.constexpr,
-    COLDEST: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Sums by digit STEP of the keys that begin with the digits found so far; finds the one before first. `wanteds`: the sum to reach.
-
-    MASS: weights are summed, else ones. FLOORED: keys below `floors` do not count, and of those equal to it `surplus` are too many.
-    The state after STEP digits lies at [STEP, row] of `prefixes`, `aboves`, `wanteds`.
-    """
-    split = tl.program_id(0)
-    rows = tl.num_programs(1)
-    row = tl.program_id(1).to(tl.int64)
-    prefix = tl.zeros([], tl.int64)
-    above = tl.zeros([], tl.float64)
-    if STEP > 0:
-        bins = _joined(before, row, SPLITS)
-        if STEP == 1:
-            total = tl.sum(bins, 0)
-            if MASS:
-                wanted = tl.maximum(total * tl.load(top_p + row), 1.0)
-            else:
-                k = tl.load(top_k + row)
-                wanted = tl.where((k > 0) & (k < vocab), k, vocab).to(tl.float64)
-        else:
-            prefix = tl.load(prefixes + (STEP - 1) * rows + row)
-            above = tl.load(aboves + (STEP - 1) * rows + row)
-            wanted = tl.load(wanteds + row)
-        found, above = _chosen(bins, above, wanted)
-        prefix = prefix * 16 + found
-        if split == 0:
-            tl.store(prefixes + STEP * rows + row, prefix)
-            tl.store(aboves + STEP * rows + row, above)
-            if STEP == 1:
-                tl.store(wanteds + row, wanted)
-    best = _best(tops, SPLITS, row)
-    heat = tl.maximum(tl.load(temperatures + row), COLDEST)
-    floor = tl.zeros([], tl.int64)
-    if FLOORED:
-        floor = tl.load(floors + row)
-    digit = tl.arange(0, 16)
-    acc = tl.zeros([BLOCK, 16], tl.float32)  # a lane adds few weights, none above 1
-    until = tl.minimum((split + 1) * share, vocab)
-    for start in range(split * share, until, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        value = tl.load(x + row * vocab + at, mask=at < until, other=float("-inf"))
-        key = _key(value)
-        counts = (at < until) & ((key >> (32 - 4 * STEP)) == prefix)
-        if FLOORED:
-            counts = counts & (key >= floor)
-        if tl.max(counts.to(tl.int32), 0) > 0:  # after a few digits most blocks hold no such key
-            weight = tl.full([BLOCK], 1.0, tl.float32)
-            if MASS:
-                weight = tl.exp((value - best) / heat)
-            weight = tl.where(counts, weight, 0.0)
-            mine = ((key >> (28 - 4 * STEP)) & 15).to(tl.int32)
-            acc += tl.where(mine[:, None] == digit[None, :], weight[:, None], 0.0)
-    bins_here = tl.sum(acc.to(tl.float64), 0)
-    if FLOORED:
-        tie = tl.exp((_value(floor) - best) / heat).to(tl.float64)
-        here = (split == 0) & ((floor >> (32 - 4 * STEP)) == prefix) & (digit == ((floor >> (28 - 4 * STEP)) & 15))
-        bins_here -= tl.where(here, tie * tl.load(surplus + row), 0.0)
-    tl.store(sums + (row * SPLITS + split) * 16 + digit, bins_here)
-
-
-@triton.jit
-def _settle(
     tops,
     temperatures,
     top_k,
     top_p,
     floors,
     stays,
-    surplus,
     sums,
-    prefixes,
+    before,
+    levels,
     aboves,
     wanteds,
-    cuts,
     vocab,
+    STEP: tl.constexpr,
     MASS: tl.constexpr,
     FLOORED: tl.constexpr,
     COLDEST: tl.constexpr,
+    LEVELS_EACH: tl.constexpr,
     SPLITS: tl.constexpr,
-    LAST: tl.constexpr,
-):
-    """After the last digit: the smallest key that stays (`cuts`), and how many of the ids with it do (`stays`, f64).
-
-    Without MASS, for top-k: also how many of them are too many (`surplus`). With it, for top-p: after top-k if FLOORED.
-    """
-    rows = tl.num_programs(0)
-    row = tl.program_id(0).to(tl.int64)
-    bins = _joined(sums, row, SPLITS)
-    wanted = tl.load(wanteds + row)
-    found, above = _chosen(bins, tl.load(aboves + LAST * rows + row), wanted)
-    cut = tl.load(prefixes + LAST * rows + row) * 16 + found
-    if MASS:
-        heat = tl.maximum(tl.load(temperatures + row), COLDEST)
-        best = _best(tops, SPLITS, row)
-        tie = tl.exp((_value(cut) - best) / heat).to(tl.float64)
-        stay = tl.maximum(tl.ceil((wanted - above) / tl.maximum(tie, 1e-300)), 1.0)
-        floor = tl.zeros([], tl.int64) - 1
-        stay_all = tl.zeros([], tl.float64)
-        if FLOORED:
-            floor = tl.load(floors + row)
-            stay_all = tl.load(stays + row)
-        stay = tl.where(cut == floor, tl.minimum(stay, stay_all), stay)
-        on = tl.load(top_p + row) < 1.0
-        cut = tl.where(on, cut, floor)
-        stay = tl.where(on, stay, stay_all)
-    else:
-        stay = wanted - above
-        ties = tl.sum(tl.where(tl.arange(0, 16) == found, bins, 0.0), 0)
-        tl.store(surplus + row, ties - stay)
-    tl.store(cuts + row, cut)
-    tl.store(stays + row, stay)
-
-
-@triton.jit
-def _measure(
-    x,
-    tops,
-    temperatures,
-    cuts,
-    masses,
-    ties,
-    vocab,
-    share,
-    COLDEST: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """By row and split: the weights above the cut, and how many ids lie on it."""
+    """Sums by level / 16, or (STEP 1), of the levels whose sixteen was found, by level % 16. `wanteds`: the sum to reach.
+
+    MASS: weights are summed, else ones. FLOORED: only keys above `floors` count; `stays` more lie on it. STEP 1 finds the sixteen
+    (`levels`) and the sum before it (`aboves`).
+    """
     split = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     best = _best(tops, SPLITS, row)
     heat = tl.maximum(tl.load(temperatures + row), COLDEST)
-    cut = tl.load(cuts + row)
-    mass = tl.zeros([BLOCK], tl.float64)
-    count = tl.zeros([BLOCK], tl.int32)
-    until = tl.minimum((split + 1) * share, vocab)
-    for start in range(split * share, until, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < until
-        value = tl.load(x + row * vocab + at, mask=inside, other=float("-inf"))
-        key = _key(value)
-        weight = tl.exp((value - best) / heat).to(tl.float64)
-        mass += tl.where(inside & (key > cut), weight, 0.0)
-        count += (inside & (key == cut)).to(tl.int32)
-    tl.store(masses + row * SPLITS + split, tl.sum(mass, 0))
-    tl.store(ties + row * SPLITS + split, tl.sum(count, 0))
+    prefix = tl.zeros([], tl.int32)
+    if STEP == 1:
+        bins = _joined(before, row, SPLITS)
+        if FLOORED:
+            bins = _floor_bin(bins, floors, stays, row, best, heat, prefix, 0, LEVELS_EACH)
+        if MASS:
+            share = tl.load(top_p + row)
+            wanted = tl.where(share < 1.0, tl.maximum(tl.sum(bins, 0) * share, 1.0), 1.0)
+        else:
+            k = tl.load(top_k + row)
+            wanted = tl.where((k > 0) & (k < vocab), k, 1).to(tl.float64)
+        prefix, above = _reached(bins, tl.zeros([], tl.float64), wanted)
+        if split == 0:
+            tl.store(levels + row, prefix)
+            tl.store(aboves + row, above)
+            tl.store(wanteds + row, wanted)
+    floor = tl.zeros([], tl.int64)
+    if FLOORED:
+        floor = tl.load(floors + row)
+    digit = tl.arange(0, 16)
+    acc = tl.zeros(
+        [16, BLOCK], tl.float32
+    )  # so that a thread has all bins of its ids; a lane adds few weights, none above 1
+    for start in tl.static_range(0, SHARE, BLOCK):
+        at = split * SHARE + start + tl.arange(0, BLOCK)
+        counts = at < vocab
+        value = tl.load(x + row * vocab + at, mask=counts, other=float("-inf"))
+        if FLOORED:
+            counts = counts & (_key(value) > floor)
+        level = _level(value, best, heat, LEVELS_EACH)
+        mine = level // 16
+        if STEP == 1:
+            counts = counts & (mine == prefix)
+            mine = level % 16
+        weight = tl.full([BLOCK], 1.0, tl.float32)
+        if MASS:
+            weight = tl.exp((value - best) / heat)
+        acc += tl.where((digit[:, None] == mine[None, :]) & counts[None, :], weight[None, :], 0.0)
+    tl.store(sums + (row * SPLITS + split) * 16 + digit, tl.sum(acc.to(tl.float64), 1))
+
+
+@triton.jit
+def _gather(
+    x,
+    tops,
+    temperatures,
+    floors,
+    stays,
+    sixteens,
+    ones,
+    levels,
+    aboves,
+    wanteds,
+    gathered,
+    counts,
+    masses,
+    vocab,
+    FLOORED: tl.constexpr,
+    COLDEST: tl.constexpr,
+    LEVELS_EACH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SHARE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """By row and split: the logits of the level that the cut lies in, how many there are, and the sum of the levels before it.
+
+    `levels` and `aboves` [2, rows] hold the sixteen that was found and the sum before it, and get the level and the sum before that.
+    """
+    split = tl.program_id(0)
+    rows = tl.num_programs(1)
+    row = tl.program_id(1).to(tl.int64)
+    best = _best(tops, SPLITS, row)
+    heat = tl.maximum(tl.load(temperatures + row), COLDEST)
+    prefix = tl.load(levels + row)
+    bins = _joined(ones, row, SPLITS)
+    floor = tl.full([], -1, tl.int64)
+    if FLOORED:
+        floor = tl.load(floors + row)
+        bins = _floor_bin(bins, floors, stays, row, best, heat, prefix, 1, LEVELS_EACH)
+    found, above = _reached(bins, tl.load(aboves + row), tl.load(wanteds + row))
+    level = prefix * 16 + found
+    if split == 0:
+        tl.store(levels + rows + row, level)
+        tl.store(aboves + rows + row, above)
+    digit = tl.arange(0, 16)
+    mine = (row * SPLITS + split) * 16 + digit
+    sum_16, sum_1 = tl.load(sixteens + mine), tl.load(ones + mine)
+    higher = tl.sum(tl.where(digit < prefix, sum_16, 0.0), 0) + tl.sum(tl.where(digit < found, sum_1, 0.0), 0)
+    tl.store(masses + row * SPLITS + split, higher)
+    there = tl.zeros([], tl.int32)
+    until = tl.minimum((split + 1) * SHARE, vocab)
+    for start in tl.static_range(0, SHARE, BLOCK):
+        at = split * SHARE + start + tl.arange(0, BLOCK)
+        value = tl.load(x + row * vocab + at, mask=at < until, other=float("-inf"))
+        chosen = (at < until) & (_level(value, best, heat, LEVELS_EACH) == level)
+        if FLOORED:
+            chosen = chosen & (_key(value) > floor)
+        place = there + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(gathered + (row * SPLITS + split) * SHARE + place, value, mask=chosen)
+        there += tl.sum(chosen.to(tl.int32), 0)
+    tl.store(counts + row * SPLITS + split, there)
+
+
+@triton.jit
+def _cut(
+    x,
+    tops,
+    places,
+    broken,
+    temperatures,
+    top_k,
+    top_p,
+    numbers,
+    floors,
+    stays,
+    floor_ties,
+    sixteens,
+    levels,
+    aboves,
+    wanteds,
+    gathered,
+    counts,
+    masses,
+    ids,
+    usable,
+    vocab,
+    MASS: tl.constexpr,
+    FLOORED: tl.constexpr,
+    COLDEST: tl.constexpr,
+    LEVELS_EACH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SHARE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GATHERED: tl.constexpr,
+):
+    """The cut of a row among what was gathered.
+
+    Without MASS, for top-k: writes the cut (`floors`; -1 if it is off), how many of the ids on it stay (`stays`) and how many are on it in
+    each split (`floor_ties`). With it: picks the id of the row.
+    """
+    rows = tl.num_programs(0)
+    row = tl.program_id(0).to(tl.int64)
+    best = _best(tops, SPLITS, row)
+    heat = tl.maximum(tl.load(temperatures + row), COLDEST)
+    wanted = tl.load(wanteds + row)
+    level = tl.load(levels + rows + row)
+    above = tl.load(aboves + rows + row)
+    digit = tl.arange(0, 16)
+    lane = tl.arange(0, SPLITS)
+    have = tl.load(counts + row * SPLITS + lane)
+    most = tl.max(have, 0)
+    member = tl.arange(0, SPLITS * GATHERED)
+    place = gathered + row * SPLITS * SHARE + (member // GATHERED) * SHARE + member % GATHERED
+    have_here = tl.load(counts + row * SPLITS + member // GATHERED)
+    lowest = tl.full([SPLITS * GATHERED], 4294967295, tl.int64)
+    highest = tl.zeros([SPLITS * GATHERED], tl.int64)
+    for start in range(0, most, GATHERED):
+        inside = start + member % GATHERED < have_here
+        key = _key(tl.load(place + start, mask=inside, other=0.0))
+        lowest = tl.minimum(lowest, tl.where(inside, key, 4294967295))
+        highest = tl.maximum(highest, tl.where(inside, key, 0))
+    low, high = tl.min(lowest, 0), tl.max(highest, 0)
+    cut = tl.zeros([], tl.int64)
+    for step in range(8):
+        shift = 28 - 4 * step
+        if low >> shift == high >> shift:
+            cut = high >> shift
+        else:
+            acc = tl.zeros([16, SPLITS * GATHERED], tl.float32)
+            for start in range(0, most, GATHERED):
+                inside = start + member % GATHERED < have_here
+                some = tl.load(place + start, mask=inside, other=0.0)
+                key = _key(some)
+                inside = inside & ((key >> (shift + 4)) == cut)
+                weight = tl.full([SPLITS * GATHERED], 1.0, tl.float32)
+                if MASS:
+                    weight = tl.exp((some - best) / heat)
+                which = 15 - ((key >> shift) & 15).to(tl.int32)
+                acc += tl.where((digit[:, None] == which[None, :]) & inside[None, :], weight[None, :], 0.0)
+            found, above = _reached(tl.sum(acc.to(tl.float64), 1), above, wanted)
+            cut = cut * 16 + 15 - found
+    mass = tl.load(masses + row * SPLITS + lane)
+    ties = tl.zeros([SPLITS], tl.int32)
+    column = tl.arange(0, GATHERED)
+    for start in range(0, most, GATHERED):
+        spot = (row * SPLITS + lane[:, None]) * SHARE + start + column[None, :]
+        inside = (start + column)[None, :] < have[:, None]
+        some = tl.load(gathered + spot, mask=inside, other=0.0)
+        key = _key(some)
+        if MASS:
+            weight = tl.exp((some - best) / heat).to(tl.float64)
+            mass += tl.sum(tl.where(inside & (key > cut), weight, 0.0), 1)
+        ties += tl.sum((inside & (key == cut)).to(tl.int32), 1)
+
+    if MASS:
+        tie = tl.exp((_value(cut) - best) / heat).to(tl.float64)
+        stay = tl.maximum(tl.ceil((wanted - above) / tl.maximum(tie, 1e-300)), 1.0)
+        on = tl.load(top_p + row) < 1.0
+        all_ties = tl.zeros([SPLITS], tl.int32)
+        all_stay = tl.zeros([], tl.float64)
+        fell = most == 0
+        floor = tl.full([], -1, tl.int64)
+        if FLOORED:
+            floor = tl.load(floors + row)
+            all_ties = tl.load(floor_ties + row * SPLITS + lane)
+            all_stay = tl.load(stays + row)
+            passes = above + tie * tl.sum(ties, 0) < wanted
+            fell = fell | (passes & (floor >= 0) & (_level(_value(floor), best, heat, LEVELS_EACH) == level))
+            floor_tie = tl.exp((_value(floor) - best) / heat).to(tl.float64)
+            upto = tl.where(most == 0, above, above + tie * tl.sum(ties, 0))
+            fallen = tl.maximum(tl.ceil((wanted - upto) / tl.maximum(floor_tie, 1e-300)), 1.0)
+            stay = tl.where(fell, tl.minimum(fallen, all_stay), stay)
+        stay = tl.where(on, stay, all_stay)
+        falls = fell | (on == 0)
+        splits_16 = tl.load(sixteens + (row * SPLITS + lane[:, None]) * 16 + digit[None, :])
+        mass = tl.where(falls, tl.sum(splits_16, 1), mass)
+        ties = tl.where(falls, all_ties, ties)
+        cut = tl.where(falls, floor, cut)
+        _pick(
+            x, tops, places, broken, temperatures, numbers, ids, usable, row, cut, stay, mass, ties, best, heat, vocab,
+            SPLITS, SHARE, BLOCK,
+        )  # fmt: skip
+    else:
+        k = tl.load(top_k + row)
+        on = (k > 0) & (k < vocab)
+        tl.store(floors + row, tl.where(on, cut, -1))
+        tl.store(stays + row, tl.where(on, wanted - above, 0.0))
+        tl.store(floor_ties + row * SPLITS + lane, tl.where(on, ties, 0))
 
 
 @triton.jit
@@ -301,53 +415,49 @@ def _pick(
     broken,
     temperatures,
     numbers,
-    cuts,
-    stays,
-    masses,
-    ties,
     ids,
     usable,
+    row,
+    cut,
+    stay,
+    mass,
+    ties,
+    best,
+    heat,
     vocab,
-    share,
-    COLDEST: tl.constexpr,
     SPLITS: tl.constexpr,
+    SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The id of each row: where the weights that stay, summed in id order, pass the number; the best one at temperature 0."""
-    split = tl.program_id(0)
-    row = tl.program_id(1).to(tl.int64)
+    """The id of a row: where the weights that stay, summed in id order, pass the number; the best one at temperature 0.
+
+    By split: the `mass` above the cut and how many `ties` lie on it; `stay` of all ties stay.
+    """
     lane = tl.arange(0, SPLITS)
     tops_here = tl.load(tops + row * SPLITS + lane)
-    best = tl.max(tops_here, 0)
     temperature = tl.load(temperatures + row)
-    heat = tl.maximum(temperature, COLDEST)
-    cut = tl.load(cuts + row)
-    stay = tl.load(stays + row)
     tie = tl.where(cut >= 0, tl.exp((_value(cut) - best) / heat), 0.0).to(tl.float64)
-    counts = tl.load(ties + row * SPLITS + lane).to(tl.float64)
+    counts = ties.to(tl.float64)
     earlier = tl.cumsum(counts, 0) - counts
     kept = tl.minimum(tl.maximum(stay - earlier, 0.0), counts)
-    sums = tl.load(masses + row * SPLITS + lane) + tie * kept
+    sums = mass + tie * kept
     upto = tl.cumsum(sums, 0)
     total = tl.max(upto, 0)
     target = tl.load(numbers + row) * total
     passed = tl.sum((upto <= target).to(tl.int32), 0)
-    mine = tl.minimum(passed, tl.sum((upto < total).to(tl.int32), 0))
-    if split != mine:
-        return
-    base = tl.sum(tl.where(lane < mine, sums, 0.0), 0)
-    seen = tl.sum(tl.where(lane < mine, counts, 0.0), 0)
+    split = tl.minimum(passed, tl.sum((upto < total).to(tl.int32), 0))
+    base = tl.sum(tl.where(lane < split, sums, 0.0), 0)
+    seen = tl.sum(tl.where(lane < split, counts, 0.0), 0)
     first = tl.full([], 2147483647, tl.int32)
     last = tl.zeros([], tl.int32)
-    until = tl.minimum((split + 1) * share, vocab)
-    for start in range(split * share, until, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < until
-        value = tl.load(x + row * vocab + at, mask=inside, other=float("-inf"))
+    until = tl.minimum((split + 1) * SHARE, vocab)
+    for start in tl.static_range(0, SHARE, BLOCK):
+        at = split * SHARE + start + tl.arange(0, BLOCK)
+        value = tl.load(x + row * vocab + at, mask=at < until, other=float("-inf"))
         key = _key(value)
-        on_cut = inside & (key == cut)
+        on_cut = (at < until) & (key == cut)
         rank = seen + tl.cumsum(on_cut.to(tl.float64), 0)
-        stays_in = (inside & (key > cut)) | (on_cut & (rank <= stay))
+        stays_in = ((at < until) & (key > cut)) | (on_cut & (rank <= stay))
         weight = tl.where(stays_in, tl.exp((value - best) / heat).to(tl.float64), 0.0)
         running = base + tl.cumsum(weight, 0)
         first = tl.minimum(first, tl.min(tl.where((running > target) & (weight > 0), at, 2147483647), 0))
@@ -419,20 +529,22 @@ class _Draw:
     def __init__(self, rows: Tables, logits: Tensor) -> None:
         self.rows, self.logits = rows, logits
         self.batch, self.vocab = logits.shape
-        self.share = triton.cdiv(triton.cdiv(self.vocab, SPLITS), BLOCK) * BLOCK
         self.grid = (SPLITS, self.batch)
         self.x = self.empty(self.batch, self.vocab)
         self.tops = self.empty(self.batch, SPLITS)
-        self.cuts = torch.full((self.batch,), -1, dtype=torch.int64, device=logits.device)
-        self.stays = self.empty(self.batch, dtype=torch.float64).zero_()
-        self.surplus = self.empty(self.batch, dtype=torch.float64)
+        self.places, self.broken, self.floor_ties = (
+            self.empty(self.batch, SPLITS, dtype=torch.int32) for _ in range(3)
+        )
+        self.floors = self.empty(self.batch, dtype=torch.int64)
+        self.stays = self.empty(self.batch, dtype=torch.float64)
+        self.ids = self.empty(self.batch, dtype=torch.int64)
+        self.usable = self.empty(self.batch, dtype=torch.bool)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.logits.device)
 
     def run(self, number: Tensor) -> tuple[Tensor, Tensor]:
         rows, plan = self.rows, self.rows.plan
-        places, broken = (self.empty(self.batch, SPLITS, dtype=torch.int32) for _ in range(2))
         _adjust[self.grid](
             self.logits,
             self.logits.stride(0),
@@ -445,96 +557,109 @@ class _Draw:
             rows.min_tokens,
             self.x,
             self.tops,
-            places,
-            broken,
+            self.places,
+            self.broken,
             self.vocab,
-            self.share,
             PENALTY=plan.penalty,
             NEVER=bool(plan.suppress),
             NOT_FIRST=bool(plan.suppress_first),
             ENDS=bool(plan.min_tokens and plan.ends),
             SPLITS=SPLITS,
+            SHARE=_share(self.vocab, BLOCK_BINS),
             BLOCK=BLOCK,
         )
         if plan.top_k:
-            self.search(mass=False, floored=False)
-        if plan.top_p:
-            self.search(mass=True, floored=plan.top_k)
-        masses = self.empty(self.batch, SPLITS, dtype=torch.float64)
-        ties = self.empty(self.batch, SPLITS, dtype=torch.int32)
-        common = {"COLDEST": _COLDEST, "SPLITS": SPLITS, "BLOCK": BLOCK}
-        _measure[self.grid](
-            self.x, self.tops, rows.temperature, self.cuts, masses, ties, self.vocab, self.share, **common
-        )
-        ids = self.empty(self.batch, dtype=torch.int64)
-        usable = self.empty(self.batch, dtype=torch.bool)
-        _pick[self.grid](
-            self.x,
-            self.tops,
-            places,
-            broken,
-            rows.temperature,
-            number,
-            self.cuts,
-            self.stays,
-            masses,
-            ties,
-            ids,
-            usable,
-            self.vocab,
-            self.share,
-            **common,
-        )
-        return ids, usable
+            self.search(number, mass=False, floored=False)
+        self.search(number, mass=True, floored=plan.top_k)
+        return self.ids, self.usable
 
-    def search(self, mass: bool, floored: bool) -> None:
-        """Find the cut by counting (top-k) or by weights (top-p, below the cut of top-k if `floored`)."""
-        rows, floors = self.rows, self.cuts.clone()
-        prefixes = self.empty(DIGITS, self.batch, dtype=torch.int64)
-        aboves = self.empty(DIGITS, self.batch, dtype=torch.float64)
+    def search(self, number: Tensor, mass: bool, floored: bool) -> None:
+        """Find the cut by counting (top-k) or by weights (top-p, above the cut of top-k if `floored`), and with it pick the ids."""
+        rows = self.rows
+        sixteens, ones = (self.empty(self.batch, SPLITS, 16, dtype=torch.float64) for _ in range(2))
+        levels = self.empty(2, self.batch, dtype=torch.int32)
+        aboves = self.empty(2, self.batch, dtype=torch.float64)
         wanteds = self.empty(self.batch, dtype=torch.float64)
-        sums = [self.empty(self.batch, SPLITS, 16, dtype=torch.float64) for _ in range(2)]
-        for step in range(DIGITS):
-            _digit[self.grid](
+        share = _share(self.vocab, BLOCK_BINS)
+        gathered = self.empty(self.batch, SPLITS, share)
+        counts = self.empty(self.batch, SPLITS, dtype=torch.int32)
+        masses = self.empty(self.batch, SPLITS, dtype=torch.float64)
+        common = {
+            "FLOORED": floored,
+            "COLDEST": _COLDEST,
+            "LEVELS_EACH": LEVELS_EACH,
+            "SPLITS": SPLITS,
+            "SHARE": share,
+        }
+        for step in range(2):
+            _bins[self.grid](
                 self.x,
                 self.tops,
                 rows.temperature,
                 rows.top_k,
                 rows.top_p,
-                floors,
-                self.surplus,
-                sums[step % 2],
-                sums[1 - step % 2],
-                prefixes,
+                self.floors,
+                self.stays,
+                ones if step else sixteens,
+                sixteens,
+                levels,
                 aboves,
                 wanteds,
                 self.vocab,
-                self.share,
                 STEP=step,
                 MASS=mass,
-                FLOORED=floored,
-                COLDEST=_COLDEST,
-                SPLITS=SPLITS,
-                BLOCK=BLOCK_DIGIT,
+                BLOCK=BLOCK_BINS,
                 num_warps=8,
+                **common,
             )
-        _settle[(self.batch,)](
+        _gather[self.grid](
+            self.x,
             self.tops,
+            rows.temperature,
+            self.floors,
+            self.stays,
+            sixteens,
+            ones,
+            levels,
+            aboves,
+            wanteds,
+            gathered,
+            counts,
+            masses,
+            self.vocab,
+            BLOCK=BLOCK,
+            **common,
+        )
+        _cut[(self.batch,)](
+            self.x,
+            self.tops,
+            self.places,
+            self.broken,
             rows.temperature,
             rows.top_k,
             rows.top_p,
-            floors,
+            number,
+            self.floors,
             self.stays,
-            self.surplus,
-            sums[1 - DIGITS % 2],
-            prefixes,
+            self.floor_ties,
+            sixteens,
+            levels,
             aboves,
             wanteds,
-            self.cuts,
+            gathered,
+            counts,
+            masses,
+            self.ids,
+            self.usable,
             self.vocab,
             MASS=mass,
-            FLOORED=floored,
-            COLDEST=_COLDEST,
-            SPLITS=SPLITS,
-            LAST=DIGITS - 1,
+            BLOCK=BLOCK,
+            GATHERED=GATHERED,
+            num_warps=8,
+            **common,
         )
+
+
+def _share(vocab: int, block: int) -> int:
+    """Ids of a split."""
+    return -(-vocab // (SPLITS * block)) * block
