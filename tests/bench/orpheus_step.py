@@ -5,8 +5,8 @@
 Every request has a context of that length filled with noise. Times are medians over replays by device events, after a warm-up: eager
 launches, one step in a CUDA graph, seven steps in a graph; with argmax, and with the sampler at Orpheus's settings. `GB/s` counts the
 bytes that a step must read (weights once, keys and values of every context) over the time of the 7-step graph. The split is by kernel
-name from torch's profiler over replays of one step. `--gemms` times the step's products alone: cuBLAS with weights [out, in] and
-[in, out], and a split-K kernel in Triton.
+name from torch's profiler over replays of one step; kernels that start early count their waits, so its sum is more than a step takes.
+`--gemms` times the step's products alone: cuBLAS with weights [out, in] and [in, out], and the step's own.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from mstarc_runtime.engines.slots import Slots, call_slots
 from mstarc_runtime.engines.transformer import OpSpec
 from mstarc_runtime.models.llama import Llama
 from mstarc_runtime.models.llama_fused import HEAD_ROWS
+from mstarc_runtime.models.llama_step import blocking
+from mstarc_runtime.models.step_triton import Stream, parts_product
 from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, Site
 from mstarc_runtime.sampling.sampler import Settings
-from tests.bench.skinny_triton import CONFIGS, skinny
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = OpSpec("llm.step", ("scalar",))
@@ -41,8 +42,8 @@ UNROLL = 7
 SETTINGS = {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.3}
 KINDS = {
     "attention": ("_attend", "_combine"),
-    "gemm": ("gemm", "nvjet", "cutlass", "gemv", "splitk", "cublas"),
-    "fused": ("_add_norm", "_rotate", "_silu_mul"),
+    "products": ("_product", "gemm", "nvjet", "cutlass", "gemv", "splitk", "cublas"),
+    "sampler": ("_adjust", "_bins", "_cut", "_remember", "_uniforms"),
 }
 
 
@@ -191,10 +192,11 @@ def gemms(batches: Sequence[int], facts: Any) -> list[dict[str, Any]]:
                 label: rate(work, x, weights, stored[0])
                 for label, (work, weights) in products("head" in name, stored, turned).items()
             }
-            triton = {str(config): rate(partial(skinny, config=config), x, stored, stored[0]) for config in CONFIGS}
-            rows.append({"product": name, "batch": batch, "cublas": cublas, "triton": triton})
-            best = max(triton, key=lambda label: triton[label])
-            print(f"  {name:8} batch {batch:3}  cublas {cublas}  triton {triton[best]} {best}", flush=True)
+            squares = torch.full((batch, 1), float(ins), device="cuda")
+            work = partial(own_product, squares=squares, parts=1 if "head" in name else 0)
+            own = None if outs % HEAD_ROWS else rate(work, x, stored, stored[0])
+            rows.append({"product": name, "batch": batch, "cublas": cublas, "own": own})
+            print(f"  {name:8} batch {batch:3}  cublas {cublas}  own {own}", flush=True)
     return rows
 
 
@@ -208,9 +210,15 @@ def products(head: bool, stored: list[Tensor], turned: list[Tensor]) -> dict[str
     return {"out_in": (lambda x, w: x @ w.T, stored), "in_out": (lambda x, w: x @ w, turned)}
 
 
+def own_product(x: Tensor, weight: Tensor, squares: Tensor, parts: int) -> Tensor:
+    """The step's product [parts, rows, out] of rows x with those sums of squares."""
+    return parts_product(Stream(x, x, squares), weight, 0.0, blocking(weight, len(x), parts))
+
+
 def rate(work: Product, x: Tensor, weights: list[Tensor], first: Tensor) -> int:
     """GB/s of weights read by one product after the other; that with `weights[0]`, which is `first` [out, in], is checked in f32."""
     result, expected = work(x, weights[0]).float(), x.float() @ first.float().T
+    result = result.sum(0) if result.dim() == 3 else result
     if not (result - expected).norm() < 0.02 * expected.norm():
         raise SystemExit("a product is wrong")
     graph = torch.cuda.CUDAGraph()

@@ -149,6 +149,27 @@ class SlotsRun:
             self._note(layer)
         return self._mix(self._slots, layer, q, k, v, self._causal, self._frozen, scale)
 
+    def attend_step(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, arrived: Tensor) -> Tensor:
+        """`attend` of one row per slot from a product in parts that is not rotated: see `attend_step_triton.attend_step`."""
+        from mstarc_runtime.engines import attend_step_triton
+
+        if self._frozen or self._takes != 1:
+            raise EngineError(f"`{self._name}` is not a step of one row that joins its context")
+        self._note(layer)
+        slots = self._slots
+        return attend_step_triton.attend_step(
+            slots.pool.data[layer],
+            qkv,
+            cos,
+            sin,
+            slots.table,
+            slots.length,
+            self.active,
+            arrived,
+            page_size=slots.pool.page_size,
+            scale=qkv.shape[-1] ** -0.5,
+        )
+
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """See `Run.write`."""
         if self._frozen:

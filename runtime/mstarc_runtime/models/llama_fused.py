@@ -1,7 +1,8 @@
 """`Llama` on a GPU: 16-bit matrices, a residual stream in f32, and one Triton kernel between two matrix products.
 
 Per layer: norm, qkv product, rotation in place, attention with append, output product, sum and norm, gate and up product, gated
-SiLU, down product. A decode step reads every weight once, so matrices are kept [out, in], as few-row products read them fastest.
+SiLU, down product. A decode step reads every weight once, so matrices are kept [out, in], as few-row products read them fastest;
+on slots it has kernels of its own (`LlamaStep`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Run
+from mstarc_runtime.engines.slots import SlotsRun
 from mstarc_runtime.models import fused_triton as fused
 from mstarc_runtime.models.llama import Llama
 from mstarc_runtime.models.llama_config import LlamaConfig
+from mstarc_runtime.models.llama_step import LlamaStep
+from mstarc_runtime.models.step_triton import MAX_ROWS
 
 HEAD_ROWS = 64  # the head's rows are padded to a multiple of it: cuBLAS has its fast kernels for such products only
 
@@ -33,6 +37,8 @@ class FusedLlama(Llama):
             self._head = padded.T
             if facts.tie_word_embeddings:
                 self._embed = padded[:vocab]
+        step = LlamaStep(facts, self._layers, self._embed, self._head, self._norm, self._frequencies)
+        self._step = step if LlamaStep.fits(facts, self._head) else None
 
     def read(self, run: Run, ids: Tensor) -> Tensor:
         """See `Llama.read`."""
@@ -42,6 +48,8 @@ class FusedLlama(Llama):
 
     def step(self, run: Run, token: Tensor) -> Tensor:
         """See `Llama.step`."""
+        if self._step is not None and isinstance(run, SlotsRun) and len(token) <= MAX_ROWS:
+            return self._step(run, token)
         x, y = self._through(run, token)
         return self._product(fused.add_rms_norm(x, y, self._norm, self.facts.rms_norm_eps))
 

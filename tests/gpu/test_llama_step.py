@@ -1,0 +1,123 @@
+"""The decode step with kernels of its own: its products against torch in float64, its logits against the plain Llama on slots."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.gpu.kernels import INTERPRETED, device_for_kernels
+
+DEVICE = device_for_kernels()
+from mstarc_runtime.cache.contexts import Context  # noqa: E402
+from mstarc_runtime.cache.pool import Geometry, PagedPool  # noqa: E402
+from mstarc_runtime.engines.slots import Slots, call_slots  # noqa: E402
+from mstarc_runtime.models import llama_weights, step_triton  # noqa: E402
+from mstarc_runtime.models.llama import Llama  # noqa: E402
+from mstarc_runtime.models.llama_config import Llama3Scaling, LlamaConfig  # noqa: E402
+from mstarc_runtime.models.llama_fused import FusedLlama  # noqa: E402
+from mstarc_runtime.models.step_triton import Blocking, Stream  # noqa: E402
+from tests.models.llama_helpers import STEP  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 6e-3}
+EPS = 1e-5
+FACTS = LlamaConfig(
+    vocab_size=300,
+    hidden_size=256,
+    intermediate_size=384,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    rope_theta=500000.0,
+    rope_scaling=Llama3Scaling(32.0, 1.0, 4.0, 8192),
+)
+SHAPES = [(1, 256, 512, 2), (5, 384, 192, 3), (17, 256, 128, 1)]  # rows, ins, outs, parts
+if not INTERPRETED:
+    SHAPES += [(1, 3072, 5120, 3), (16, 8192, 3072, 5), (32, 3072, 16384, 1), (64, 3072, 3072, 5)]
+
+
+def error(result: Tensor, expected: Tensor) -> float:
+    assert torch.isfinite(result).all()
+    return float((result.cpu().double() - expected.cpu().double()).norm() / expected.cpu().double().norm())
+
+
+def stream_of(rows: int, width: int, dtype: torch.dtype) -> tuple[Stream, Tensor]:
+    """A random stream, and its norm in float64 (of the rows as they were rounded)."""
+    x, norm = torch.randn(rows, width, device=DEVICE) * 3, 1 + 0.1 * torch.randn(width, device=DEVICE)
+    scaled = (x * norm).to(dtype)
+    squares = x.square().view(rows, -1, 64).sum(-1)
+    normed = scaled.double() / (x.double().square().mean(-1, keepdim=True) + EPS).sqrt()
+    return Stream(x, scaled, squares), normed
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "ins", "outs", "parts"), SHAPES)
+def test_products(rows: int, ins: int, outs: int, parts: int, dtype: torch.dtype) -> None:
+    stages = 3 if dtype == torch.bfloat16 and rows <= 32 else 2
+    cut, whole = Blocking(parts=parts, stages=stages, lead=128), Blocking(stages=stages, lead=0)
+    stream, normed = stream_of(rows, ins, dtype)
+    weight = (torch.randn(outs, ins, device=DEVICE) * 0.05).to(dtype)
+    expected = normed @ weight.double().T
+    found = step_triton.parts_product(stream, weight, EPS, cut)
+    assert found.shape == (parts, rows, outs)
+    assert error(found.double().sum(0), expected) < 1e-5
+    gate, up = expected.chunk(2, -1)
+    gated = torch.nn.functional.silu(gate) * up
+    assert error(step_triton.gated_product(stream, weight, EPS, whole), gated) < BOUNDS[dtype]
+
+    before = torch.randn(rows, outs, device=DEVICE)
+    norm = (1 + 0.1 * torch.randn(outs, device=DEVICE)).to(dtype)
+    x = torch.randn(rows, ins, device=DEVICE).to(dtype)
+    arrived = torch.zeros(outs // 64, dtype=torch.int32, device=DEVICE)
+    added = before.double() + x.double() @ weight.double().T
+    alone = []
+    for first, last in ((0, rows), (rows - 1, rows)):
+        onto = Stream(before[first:last].clone(), x, before)
+        after = step_triton.add_product(onto, x[first:last].contiguous(), weight, norm, arrived, cut)
+        assert error(after.residual, added[first:last]) < 1e-5
+        assert error(after.scaled, added[first:last] * norm.double()) < BOUNDS[dtype]
+        assert error(after.squares.double().sum(-1), added[first:last].square().sum(-1)) < 1e-5
+        assert not arrived.any()
+        alone.append(after.residual[-1])
+    if not INTERPRETED or rows <= 16:  # numpy sums in an order that depends on the padded rows
+        assert torch.equal(*alone)
+
+
+@torch.inference_mode()
+def steps(model: Llama, device: str, dtype: torch.dtype, lengths: list[int], active: list[bool]) -> list[Tensor]:
+    """Logits of three steps on slots whose contexts are filled with noise; fixed tokens are fed."""
+    geometry = Geometry(FACTS.num_hidden_layers, FACTS.num_attention_heads, FACTS.num_key_value_heads, FACTS.head_dim)
+    pool = PagedPool(geometry, 40, dtype=dtype, device=device)
+    draw = torch.Generator().manual_seed(8)
+    slots = Slots(pool, len(lengths), 12)
+    for slot, length in enumerate(lengths):
+        context = Context(pool)
+        context.reserve(length + 3)
+        slots.put(slot, context)
+        slots.length[slot] = slots.position[slot] = length
+    pool.data.copy_(torch.randn(pool.data.shape, generator=draw).to(device, dtype))
+    slots.active.copy_(torch.tensor(active))
+    found: list[Tensor] = []
+    for _ in range(3):
+        tokens = torch.randint(300, (len(lengths),), generator=draw).to(device)
+        found += call_slots(model.step, STEP, [slots], [tokens], slots.active, takes=1)
+    return [logits.float().cpu() for logits in found]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_logits_are_those_of_the_plain_llama(dtype: torch.dtype, tied: bool) -> None:
+    facts = LlamaConfig(**{**{name: getattr(FACTS, name) for name in FACTS.__slots__}, "tie_word_embeddings": tied})
+    weights = {name: tensor.to(dtype).float() for name, tensor in llama_weights.random(facts, 7).items()}
+    model = FusedLlama(facts, llama_weights.for_gpu(facts, weights, dtype, DEVICE), DEVICE)
+    assert model._step is not None
+    lengths, active = [5, 0, 70, 33], [True, True, True, False]
+    expected = steps(Llama(facts, weights), "cpu", torch.float32, lengths, active)
+    results = steps(model, DEVICE, dtype, lengths, active)
+    bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.shape == (4, 300)
+        assert error(result[active], wanted[active]) < bound
