@@ -20,4 +20,3 @@ def early(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
-
