@@ -67,9 +67,12 @@ def linked(device: str, sizes: dict[str, Any]) -> Linked:
     return replace(program, nodes=nodes, config=config, caches=caches, externs=externs, checkpoints=[])
 
 
-async def caller(engine: Engine, requests: int, prompt: int, tokens: int) -> list[tuple[float, float, float]]:
-    """(seconds to the first samples, seconds in all, seconds of audio) of each request, one after the other."""
+async def caller(
+    engine: Engine, requests: int, prompt: int, tokens: int, delay: float = 0.0
+) -> list[tuple[float, float, float]]:
+    """(seconds to the first samples, seconds in all, seconds of audio) of each request, one after the other, the first after a delay."""
     found = []
+    await asyncio.sleep(delay)
     for number in range(requests):
         begin = time.perf_counter()
         params = {"max_tokens": tokens, "ignore_eos": True}
@@ -85,7 +88,8 @@ async def caller(engine: Engine, requests: int, prompt: int, tokens: int) -> lis
 async def measure(engine: Engine, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     """One row of the table."""
     begin = time.perf_counter()
-    each = await asyncio.gather(*[caller(engine, args.repeats, args.prompt, args.tokens) for _ in range(batch)])
+    delays = [args.every / 1000 * n for n in range(batch)]
+    each = await asyncio.gather(*[caller(engine, args.repeats, args.prompt, args.tokens, delay) for delay in delays])
     wall = time.perf_counter() - begin
     requests = [request for one in each for request in one]
     firsts = [1000 * first for first, _, _ in requests]
@@ -158,6 +162,9 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=1022)
     parser.add_argument("--prompt", type=int, default=80)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument(
+        "--every", type=float, default=0.0, help="milliseconds between the first requests of two callers"
+    )
     parser.add_argument(
         "--profile", action="store_true", help="run the rank in this process and say where its time goes"
     )
