@@ -206,12 +206,13 @@ class DeviceLoop:
 
     def _steps(self) -> int:
         """Iterations of the next run. Requests come in bursts: as long as the first is alone, runs are short, so that the others need
-        not wait. Then long ones, at whose ends the rows that joined last have sent a multiple of `unroll`, as chunks of streams ask. A
-        loop that one run holds all of is run at once."""
+        not wait. Then long ones, at whose ends the rows that joined last have sent a multiple of `unroll`, as chunks of streams ask,
+        and short ones for what is left. A loop that one run holds all of is run at once."""
         if self._whole:
             return self.unroll
         early = time.monotonic() - self._opened < BURST_S
-        return 1 if early or (self._since + self._head) % self.unroll else self.unroll
+        left = max((row.row.wait.bound - row.expect for row in self.rows.values()), default=0)
+        return 1 if early or left < self.unroll or (self._since + self._head) % self.unroll else self.unroll
 
     # ------------------------------------------------------------------------------------------------------- membership
 
