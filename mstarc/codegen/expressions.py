@@ -87,6 +87,8 @@ def _text(expr: Expr, place: Place) -> tuple[str, int]:
             return f"{text(a, place, OR)} if {text(cond, place, OR)} else {text(b, place)}", TEST
         case Apply():
             return _apply(expr, place)
+        case Index(base, (at,)) if place.rank is not None and not isinstance(at, Slice):
+            return f"{place.owner}.at({text(base, place)}, {text(at, place)})", ATOM
         case Index(base, indices):
             inner = ", ".join(_index(index, place) for index in indices)
             return f"{text(base, place, ATOM)}[{inner}]", ATOM

@@ -1,8 +1,9 @@
-"""A region loop as a method on a batch. Takes a region; gives its method."""
+"""A straight body of a region loop as a method on a batch. Takes a region and one of its bodies; gives the method."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mstarc.codegen.calls import invoke_of
 from mstarc.codegen.expressions import Place, text
@@ -14,17 +15,18 @@ from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Tensor, ValueId
 from mstarc.ir.visit import results_of, vars_of
 from mstarc.passes.effects import Names
-from mstarc.passes.form_regions import Ranks, Region
+from mstarc.passes.form_regions import Body, Ranks, Region
 from mstarc.passes.liveness import read_after
 
 
 class RegionView:
-    """Writes the body of one region."""
+    """Writes one body of a region. `said`: its conditions in words, for the method's comment."""
 
-    def __init__(self, region: Region, values: dict[ValueId, Value], names: Names) -> None:
-        self.region = region
+    def __init__(self, region: Region, body: Body, values: dict[ValueId, Value], names: Names, said: str) -> None:
+        self.region, self.body, self.said = region, body, said
         self.declared = names
-        loop = region.loop
+        loop = body.loop
+        values = values | {i: replace(values[i], type=kind) for i, kind in zip(region.fixed, region.given, strict=True)}
         self.params = [carry.inner.id for carry in loop.carries] + list(region.fixed)
         inside = [value for op in loop.body.ops for value in results_of(op)]
         known = [*(values[ident] for ident in self.params), *inside]
@@ -36,14 +38,14 @@ class RegionView:
             asks="b.host",
             let=lambda name: attribute("b.host", name),
             rows=True,
-            rank=Ranks(values, loop.label).of,
+            rank=Ranks(values, loop.label, region.tables).of,
             span=loop.span,
         )
         self.writer = Writer()
 
     def method(self) -> Method:
         """`def <walk>_<label>(self, b, carried, fixed)`."""
-        ops = self.region.loop.body.ops
+        ops = self.body.loop.body.ops
         defined = list(self.params)
         for position, op in enumerate(ops):
             if isinstance(op, Stop):
@@ -51,17 +53,17 @@ class RegionView:
             else:
                 self.writer.add(self._statement(op, ops, position))
                 defined += [value.id for value in results_of(op)]
-        results = [text(carry.next, self.place) for carry in self.region.loop.carries]
+        results = [text(carry.next, self.place) for carry in self.body.loop.carries]
         self.writer.add(tuple_of(results, "return "))
         params = ["b: Batch", *(f"{self.place.names[i]}: Array" for i in self.params)]
-        doc = f"loop {self.region.loop.label} of walk {self.region.walk}"
-        return method(self.region.method, params, "tuple[Array, ...]", doc, self.writer.lines)
+        doc = f"loop {self.region.loop.label} of walk {self.region.walk}" + (f" {self.said}" if self.said else "")
+        return method(self.body.method, params, "tuple[Array, ...]", doc, self.writer.lines)
 
     def _stop(self, op: Stop, live: Sequence[ValueId]) -> None:
         names = [self.place.names[ident] for ident in live]
         carried = tuple_of([text(value, self.place) for value in op.carried], "carried=")
         args: list[str | Group | Call] = [text(op.cond, self.place), carried, tuple_of(names, "live=")]
-        if cause_of(op, self.region.loop) == "max":
+        if cause_of(op, self.body.loop) == "max":
             args.append('why="max"')
         call = Call("b.stop", tuple(args))
         self.writer.add(bind(names, call, several=True) if names else call)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from mstarc.ir.core import (
     Block,
@@ -175,3 +175,36 @@ def _with_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
 def _with_body(part: Any, change: Callable[[Block], Block]) -> Any:
     body = change(part.body)
     return part if body is part.body else replace(part, body=body)
+
+
+def substituted(expr: Expr, values: Mapping[ValueId, Expr]) -> Expr:
+    """The expression with these values replaced; the same object if it reads none of them."""
+    if isinstance(expr, Var):
+        return values.get(expr.id, expr)
+    if not any(ident in values for ident in vars_of(expr)):
+        return expr
+    found: Expr = _changed(expr, lambda part: substituted(part, values))
+    return found
+
+
+def with_exprs(op: Op, change: Callable[[Expr], Expr]) -> Op:
+    """An operation without blocks, each expression that it evaluates changed."""
+    found: Op = _changed(op, change)
+    return found
+
+
+_EXPRS = get_args(Expr)
+
+
+def _changed(item: Any, change: Callable[[Expr], Expr]) -> Any:
+    """A dataclass with the expressions in its fields changed, those in tuples and slices too; what is no part of it stays."""
+
+    def new(value: Any) -> Any:
+        if isinstance(value, _EXPRS):
+            return change(value)
+        if isinstance(value, Slice):
+            return _changed(value, change)
+        return tuple(new(part) for part in value) if isinstance(value, tuple) else value
+
+    found = {field.name: new(getattr(item, field.name)) for field in fields(item)}
+    return replace(item, **found)

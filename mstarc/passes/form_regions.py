@@ -5,12 +5,16 @@ hold only what means the same row by row: calls, draws, emissions, sends, elemen
 shape differs from request to request cannot be stacked, and what must be one value for the whole batch may not depend on a request.
 A body sends at most once: the runtime makes sure of credit before an iteration begins, and for two sends that is more than the
 language asks for (a consumer may need the first item to make room for the second). Every other loop is left to the walk's coroutine.
+
+Conditions of the host in the body make several bodies of it (`straight_lines`), and a request runs in the one that is its. A value from
+outside that a static loop only reads as `x[iter]` is a *table*: as many of its rows are taken as the loop can have iterations, so that
+all requests have one shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mstarc.ir.core import (
     Block,
@@ -28,21 +32,36 @@ from mstarc.ir.core import (
     Value,
     Walk,
 )
-from mstarc.ir.types import Apply, Binary, Expr, Lit, Ref, Tensor, Type, Unary, ValueId, Var
+from mstarc.ir.types import Apply, Binary, Expr, Index, Lit, Ref, Slice, Tensor, Type, Unary, ValueId, Var
 from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
+from mstarc.passes.ranges import Ranges, walk_ranges
+from mstarc.passes.straight_lines import Line, changes, straight_lines
 
 #: rank of an expression that is one value for the whole batch
 UNIFORM = -1
+MOST_ROWS = 4096  # of a table
 _BODY = (Compute, Invoke, Sample, Noise, Emit, Send, Collect, Stop)
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """A loop as a method on a batch. `fixed`: values from outside that the body reads, in the order of their definition.
+class Body:
+    """One straight line of a region as a method. holds: which of the region's conditions; sends: stream -> the most items of one
+    iteration."""
 
-    carried, given: types of the carried values and of the fixed ones. sends: stream -> the most items of one iteration. collects:
-    names, in the order of the loop's gathers.
+    method: str
+    holds: tuple[bool, ...]
+    loop: Loop
+    sends: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A loop as methods on a batch. `fixed`: values from outside that a body reads, in the order of their definition.
+
+    carried, given: types of the carried values and of the fixed ones. tables: those of the fixed that are read row by row, with their
+    rows beyond the loop's bound and their rows in all. collects: names, in the order of the loop's gathers. conditions: of the host,
+    which say the body that runs; bodies that are the same are one.
     """
 
     walk: str
@@ -50,23 +69,34 @@ class Region:
     fixed: tuple[ValueId, ...]
     carried: tuple[Type, ...]
     given: tuple[Type, ...]
-    sends: tuple[tuple[str, int], ...]
+    tables: Mapping[ValueId, tuple[int, int]]
     collects: tuple[str, ...]
+    conditions: tuple[Expr, ...]
+    bodies: tuple[Body, ...]
 
     @property
     def method(self) -> str:
-        return f"{self.walk}_{self.loop.label}"
+        """The first body, after which the others are named."""
+        return self.bodies[0].method
+
+    @property
+    def changing(self) -> bool:
+        """Whether a condition comes out anew in each iteration."""
+        return any(changes(cond, self.loop) for cond in self.conditions)
+
+    def methods(self) -> tuple[Body, ...]:
+        """The bodies that differ."""
+        return tuple({body.method: body for body in self.bodies}.values())
 
 
 def form_regions(walk: Walk, program: Program) -> dict[str, Region]:
     """Region by loop label, for every loop of the walk that is one."""
     names = Names(program)
-    types = {value.id: value for value in values_of(walk)}
-    found = {}
-    for op in every_op(walk.body):
-        if isinstance(op, Loop) and is_region(op, types, names):
-            found[op.label] = _region(walk, op, types)
-    return found
+    values = {value.id: value for value in values_of(walk)}
+    ranges = walk_ranges(program, walk)
+    loops = (op for op in every_op(walk.body) if isinstance(op, Loop))
+    found = {loop.label: _region(walk, loop, values, names, ranges) for loop in loops}
+    return {label: region for label, region in found.items() if region is not None}
 
 
 def values_of(walk: Walk) -> Iterable[Value]:
@@ -79,24 +109,107 @@ def values_of(walk: Walk) -> Iterable[Value]:
         yield from getattr(op, "items", ())
 
 
-def _region(walk: Walk, loop: Loop, values: Mapping[ValueId, Value]) -> Region:
+def _region(walk: Walk, loop: Loop, values: Mapping[ValueId, Value], names: Names, ranges: Ranges) -> Region | None:
+    conditions, lines = straight_lines(loop, values)
+    if not lines or (any(changes(cond, loop) for cond in conditions) and loop.kind != "times"):
+        return None
+    tables = _tables(lines, values, ranges)
+    shaped = {**values, **{ident: _as_table(values[ident], rows) for ident, (_, rows) in tables.items()}}
+    if not all(is_region(line.loop, shaped, names, tables) for line in lines):
+        return None
+    fixed = tuple(sorted({ident for line in lines for ident in _outside(line.loop)}))
+    return Region(
+        walk=walk.name,
+        loop=loop,
+        fixed=fixed,
+        carried=tuple(carry.inner.type for carry in loop.carries),
+        given=tuple(shaped[ident].type for ident in fixed),
+        tables=tables,
+        collects=tuple(gather.name for gather in loop.gathers),
+        conditions=conditions,
+        bodies=_bodies(f"{walk.name}_{loop.label}", lines),
+    )
+
+
+def _bodies(name: str, lines: Sequence[Line]) -> tuple[Body, ...]:
+    """A body for each line; lines that do the same share a method."""
+    methods: dict[Loop, str] = {}
+    for line in lines:
+        methods.setdefault(line.loop, f"{name}_{len(methods) + 1}" if methods else name)
+    return tuple(Body(methods[line.loop], line.holds, line.loop, _sends(line.loop)) for line in lines)
+
+
+def _sends(loop: Loop) -> tuple[tuple[str, int], ...]:
+    streams = [op.stream for op in loop.body.ops if isinstance(op, Send)]
+    return tuple((stream, streams.count(stream)) for stream in sorted(set(streams)))
+
+
+def _exprs(loop: Loop) -> Iterator[Expr]:
+    """What a straight body evaluates."""
+    yield from (expr for op in loop.body.ops for expr in exprs_of(op))
+    yield from (carry.next for carry in loop.carries)
+
+
+def _outside(loop: Loop) -> set[ValueId]:
+    """Values that a straight body reads and does not make."""
     inside = {value.id for op in loop.body.ops for value in results_of(op)} | {carry.inner.id for carry in loop.carries}
-    read = {ident for op in loop.body.ops for expr in exprs_of(op) for ident in vars_of(expr)}
-    read |= {ident for carry in loop.carries for ident in vars_of(carry.next)}
-    sends: dict[str, int] = {}
-    for op in loop.body.ops:
-        if isinstance(op, Send):
-            sends[op.stream] = sends.get(op.stream, 0) + 1
-    gathered = tuple(gather.name for gather in loop.gathers)
-    fixed = tuple(sorted(read - inside))
-    carried = tuple(carry.inner.type for carry in loop.carries)
-    given = tuple(values[ident].type for ident in fixed)
-    return Region(walk.name, loop, fixed, carried, given, tuple(sorted(sends.items())), gathered)
+    return {ident for expr in _exprs(loop) for ident in vars_of(expr)} - inside
 
 
-def is_region(loop: Loop, values: Mapping[ValueId, Value], names: Names) -> bool:
-    """Whether the loop's body can run for many requests at once."""
-    ranks = Ranks(values, loop.label)
+# ----------------------------------------------------------------------------------------------------------------- tables
+
+
+def _tables(lines: Sequence[Line], values: Mapping[ValueId, Value], ranges: Ranges) -> dict[ValueId, tuple[int, int]]:
+    """Values from outside that every line reads, and only as `x[iter]` or `x[iter + n]`: (the largest n, rows in all).
+
+    All iterations run, so a value without a row for each of them is a fault whenever it is found.
+    """
+    loop = lines[0].loop
+    most = ranges.of(loop.bound).high
+    if loop.kind != "times" or any(isinstance(op, Stop) for op in loop.body.ops):
+        return {}
+    found: dict[ValueId, tuple[int, int]] = {}
+    for ident in _outside(loop):
+        beyond = [_rows_beyond(line.loop, ident) for line in lines]
+        known = [more for more in beyond if more is not None]
+        if len(known) == len(lines) and most + max(known) <= MOST_ROWS and isinstance(values[ident].type, Tensor):
+            found[ident] = max(known), int(most) + max(known)
+    return found
+
+
+def _rows_beyond(loop: Loop, ident: ValueId) -> int | None:
+    """The most rows beyond its own that an iteration reads of a value; None if it reads it in another way, or not at all."""
+    label = Ref("iter", loop.label)
+    parts = [part for expr in _exprs(loop) for part in every_expr(expr)]
+    places = [part.indices for part in parts if isinstance(part, Index) and part.base == Var(ident)]
+    if not places or sum(part == Var(ident) for part in parts) != len(places):
+        return None
+    found = []
+    for place in places:
+        match place:
+            case (Ref() as at,) if at == label:
+                found.append(0)
+            case (Binary("+", Ref() as at, Lit(int(more))),) if at == label and more >= 0:
+                found.append(more)
+            case _:
+                return None
+    return max(found)
+
+
+def _as_table(value: Value, rows: int) -> Value:
+    """The value with so many rows."""
+    assert isinstance(value.type, Tensor)
+    return replace(value, type=replace(value.type, dims=(Lit(rows), *value.type.dims[1:])))
+
+
+# ------------------------------------------------------------------------------------------------------- what fits a region
+
+
+def is_region(
+    loop: Loop, values: Mapping[ValueId, Value], names: Names, tables: Container[ValueId] = frozenset()
+) -> bool:
+    """Whether a straight body can run for many requests at once."""
+    ranks = Ranks(values, loop.label, tables)
     sends = sum(isinstance(op, Send) for op in loop.body.ops)
     if sends > 1 or not all(isinstance(op, _BODY) for op in loop.body.ops):
         return False
@@ -130,10 +243,10 @@ def _fits(op: object, ranks: Ranks, names: Names) -> bool:
 
 
 def _call_fits(op: Invoke, decl: OpDecl, ranks: Ranks) -> bool:
-    """Arguments are rows, none is left out or for the host; results have one shape for all requests."""
+    """Arguments are rows or left out, none is for the host; results have one shape for all requests."""
     return (
         not any(port.host for port in decl.params)
-        and all(arg is not None and ranks.row(arg) for arg in op.args)
+        and all(arg is None or ranks.row(arg) for arg in op.args)
         and all(value is None or stackable(value.type) for value in op.results)
     )
 
@@ -152,10 +265,11 @@ def stackable(kind: Type) -> bool:
 
 
 class Ranks:
-    """Ranks of expressions in a region, without the dim of rows; None where the expression has no meaning row by row."""
+    """Ranks of expressions in a region, without the dim of rows; None where the expression has no meaning row by row. Only a table has
+    a row for each iteration."""
 
-    def __init__(self, values: Mapping[ValueId, Value], label: str) -> None:
-        self._values, self._label = values, label
+    def __init__(self, values: Mapping[ValueId, Value], label: str, tables: Container[ValueId] = frozenset()) -> None:
+        self._values, self._label, self._tables = values, label, tables
 
     def row(self, expr: Expr) -> bool:
         """Whether the expression has one row per request."""
@@ -182,6 +296,9 @@ class Ranks:
                 return self.of(x)
             case Binary(_, a, b):
                 return _joined(self.of(a), self.of(b))
+            case Index(Var(ident) as base, (at,)) if not isinstance(at, Slice):
+                rank, places = self.of(base), (UNIFORM, 0) if ident in self._tables else (UNIFORM,)
+                return rank - 1 if rank and self.of(at) in places else None
         return None
 
 
@@ -210,4 +327,5 @@ def say_regions(program: Program, regions: dict[str, dict[str, Region]]) -> Iter
                 yield f"loop {walk.name}.{loop.label}: in the coroutine of its walk"
             else:
                 fixed = ", ".join(f"%{ident}" for ident in region.fixed) or "nothing"
-                yield f"loop {walk.name}.{loop.label}: region `{region.method}`, reads {fixed} from outside"
+                found = ", ".join(f"`{body.method}`" for body in region.methods())
+                yield f"loop {walk.name}.{loop.label}: region {found}, reads {fixed} from outside"

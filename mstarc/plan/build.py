@@ -187,6 +187,7 @@ def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names, s
         kind=loop.kind,
         bound=print_expr(loop.bound),
         region=region.method if region else "",
+        others=[body.method for body in region.methods()[1:]] if region else [],
         carry=[print_type(kind) for kind in region.carried] if region else [],
         fixed=[print_type(kind) for kind in region.given] if region else [],
         checks=ahead.device_stops,

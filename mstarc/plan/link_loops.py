@@ -60,6 +60,7 @@ def _loop(
         label=loop.label,
         kind=loop.kind,
         region=loop.region,
+        others=loop.others,
         carry=[_shape(text, scope) for text in loop.carry],
         fixed=[_shape(text, scope) for text in loop.fixed],
         unroll=_steps(loop, scope) if whole else fused[0].unroll if fused else 1,

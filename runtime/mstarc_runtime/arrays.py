@@ -40,6 +40,10 @@ class Arrays(Protocol):
 
     def zeros_like(self, array: Any) -> Any: ...
 
+    def resized(self, array: Any, rows: int) -> Any:
+        """The array with so many rows: cut off, or followed by zeros."""
+        ...
+
     def cast(self, array: Any, dtype: str) -> Any:
         """The array in a float type of the language: f32, f16 or bf16."""
         ...
@@ -74,6 +78,10 @@ class NumpyArrays:
 
     def zeros_like(self, array: Any) -> Any:
         return np.zeros_like(array)
+
+    def resized(self, array: Any, rows: int) -> Any:
+        more = max(0, rows - len(array))
+        return np.pad(array[:rows], [(0, more)] + [(0, 0)] * (array.ndim - 1))
 
     def cast(self, array: Any, dtype: str) -> Any:
         if dtype == "bf16":
@@ -149,6 +157,11 @@ class TorchArrays:
 
     def zeros_like(self, array: Any) -> Any:
         return self.torch.zeros_like(self.asarray(array))
+
+    def resized(self, array: Any, rows: int) -> Any:
+        found = array.new_zeros(rows, *array.shape[1:])
+        found[: len(array)] = array[:rows]
+        return found
 
     def cast(self, array: Any, dtype: str) -> Any:
         return array.to({"f32": self.torch.float32, "f16": self.torch.float16, "bf16": self.torch.bfloat16}[dtype])

@@ -105,10 +105,19 @@ class Walk(Protocol):
         bound: int,
         carry: tuple[Array, ...],
         fixed: tuple[Array, ...] = (),
+        bodies: Sequence[Callable[..., tuple[Array, ...]]] = (),
     ) -> Any:
         """yield: run a region loop. Gives the carried values, then the collected ones (in the order of `COLLECTS`).
 
-        kind `times` or `max`. `fixed` are values from outside that every iteration reads; the body gets (b, *carry, *fixed).
+        kind `times` or `max`. `fixed` are values from outside that every iteration reads; the body gets (b, *carry, *fixed). `bodies`:
+        one for each iteration, where conditions over `iter` decide between several.
+        """
+        ...
+
+    def rows(self, values: Array, least: int, count: int) -> Array:
+        """The first `count` rows of a value, followed by zeros if it has fewer: what a static loop reads by `iter`.
+
+        Raises IndexError if it has not even `least`, which are read.
         """
         ...
 
@@ -171,6 +180,10 @@ class Batch(Protocol):
 
         why: the cause of the end; `max` where the flag says that the bound is reached.
         """
+        ...
+
+    def at(self, table: Array, index: Array) -> Array:
+        """table[index] of each row: table [B, n, ...], index [B] or one for all."""
         ...
 
     def number(self, of: Callable[[Any], Any]) -> Array:

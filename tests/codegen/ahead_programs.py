@@ -36,6 +36,9 @@ SAMPLERS = (
 )
 
 
+ROWS = 9
+
+
 class AheadGenerator(Generator):
     """Writes one program; see `Generator`."""
 
@@ -47,6 +50,7 @@ class AheadGenerator(Generator):
         self.due = False  # whether the next loop is straight and sends, if its arm can
         self.sent = False  # whether the body has its one send
         self.around = 0  # loops around, those over chunks too
+        self.table = 0  # a value of the walk with ROWS numbers
 
     def declarations(self) -> str:
         r = self.random
@@ -88,9 +92,14 @@ class AheadGenerator(Generator):
         return lines
 
     def first(self, arm: int, values: list[int]) -> list[str]:
-        """Every walk begins with a straight loop, which sends if the arm can."""
+        """Every walk begins with a straight loop, which sends if the arm can; before it a loop that makes the table."""
+        self.loops += 1
+        number, made = self.value()
+        self.table, rows = self.value("i64[dim.R]")
+        head = [f"loop l{self.loops} times {ROWS}", f"  gather t -> {rows}", "do {"]
+        body = [f"  {made} = compute (%{values[0]} * 5 + iter.l{self.loops}) % 1009", f"  collect %{number} as t", "}"]
         self.due = True
-        return self.loop(arm, values, 0)
+        return [*head, *body, *self.loop(arm, values, 0)]
 
     def body(self, arm: int, values: list[int], depth: int, loop: str, gather: str) -> list[str]:
         lines = super().body(arm, values, depth, loop, gather)
@@ -110,7 +119,7 @@ class AheadGenerator(Generator):
     def straight_operation(self, arm: int, values: list[int], gather: str) -> list[str]:
         """One that may stand in a region."""
         x = self.any_of(values)
-        match self.random.randrange(10):
+        match self.random.randrange(12):
             case 0:
                 number = self.random.choice([self.any_of(values), f"iter.{self.straight}", "param.p", "7"])
                 return self._new(values, f"compute ({x} * 3 + {number}) % 1009")
@@ -136,7 +145,30 @@ class AheadGenerator(Generator):
                 z, noise = self.value("f32[3]")
                 self.sites += 1
                 return [f'{noise} = noise site "z{self.sites}"', *self._new(values, f"invoke n.blur({x}, %{z})")]
+            case 10 if self.times is not None and self.times + 2 <= ROWS:
+                at = f"iter.{self.straight}" + self.random.choice(["", " + 1", " + 2"])
+                return self._new(values, f"compute ({x} + %{self.table}[{at}]) % 1009")
+            case 11:
+                return self.guarded(arm, values, gather)
         return []
+
+    def guarded(self, arm: int, values: list[int], gather: str) -> list[str]:
+        """Some behind a condition that the host knows, of which a call takes what may be absent."""
+        x, inner = self.any_of(values), list(values)
+        lines = [line for _ in range(self.random.randint(1, 2)) for line in self.straight_operation(arm, inner, gather)]
+        y, found = self.value()
+        lines.append(f"{found} = invoke n.f({self.any_of(inner)})")
+        phi, result = self.value("i64[]?")
+        a, first = self.value()
+        b, second = self.value()
+        values += [a, b]
+        cond = self.random.choice(["param.q", "not param.q", "param.p > 2", f"iter.{self.straight} % 3 == 0"])
+        return [
+            f"when {cond} {{",
+            *("  " + line for line in lines),
+            f"}} -> (%{y} to {result})",
+            f"{first}, {second} = invoke n.two({x}, %{phi})",
+        ]
 
     def _new(self, values: list[int], text: str) -> list[str]:
         """A statement that binds a further value."""

@@ -91,9 +91,10 @@ class HashOps:
         self, op: str, walk: str, sessions: Any, columns: Any, writes: Any, reads: Any, only: Any, errors: list[Any]
     ) -> Any:
         self.batches.append(len(sessions))
-        for column in columns:
+        columns = [None if column is ABSENT else column for column in columns]
+        for column in (column for column in columns if column is not None):
             assert len(column) == len(sessions), f"{op}: a column of {len(column)} rows for {len(sessions)} requests"
-        rows = [[column[i] for column in columns] for i in range(len(sessions))]
+        rows = [[None if column is None else column[i] for column in columns] for i in range(len(sessions))]
         found = [self._one(op, walk, s, row, writes, reads, only) for s, row in zip(sessions, rows, strict=True)]
         if found[0] is None or not isinstance(found[0], tuple):
             return None if found[0] is None else np.stack(found)

@@ -79,8 +79,9 @@ WORKER_VERBS = {
     "true",
     "cause",
     "cat",
+    "rows",
 }
-BATCH_VERBS = {"stop", "call", "sample", "noise", "emit", "send", "collect"}
+BATCH_VERBS = {"at", "stop", "call", "sample", "noise", "emit", "send", "collect"}
 REQUEST_VERBS = {"extern", "walk", "together", "require", "wants", "given"}
 NEED_VERBS = {"write", "drop", "fork", "rows"}
 VERBS = {"walk": WORKER_VERBS | {"host"}, "b": BATCH_VERBS, "request": REQUEST_VERBS, "need": NEED_VERBS}

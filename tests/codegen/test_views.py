@@ -77,6 +77,8 @@ def conductor(found: Program) -> str:
         "send %1 to s",
         "stop %1 == config.eos and not param.flag with (%1)\n%2 y2: i64[] = invoke n.f(%1)",
         "stop iter.l > 3 with (%1)",
+        "%2 y2: i64[] = invoke n.maybe(%1, _)",
+        "when param.flag {\nemit %1 as m\n}",
         "%2 y2: f32[40] = invoke llm.step(%1) writes main\n%3 t: i64[] = sample pick(%2) site \"s\"",
     ],
 )  # fmt: skip
@@ -108,13 +110,17 @@ def test_one_number_a_row_goes_with_all_that_the_row_holds(expr: str, text: str)
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("when param.flag {\nemit %1 as m\n}", "a guard may differ from row to row"),
+        ("when param.flag {\nemit 3 as m\n}", "a value without rows behind a condition"),
+        (
+            "when param.flag {\nemit %1 as m\n}\nwhen param.p > 2 {\nemit %1 as m\n}\nwhen param.p > 4 {\nemit %1 as m\n}",
+            "three conditions would be eight bodies",
+        ),
+        ("when iter.l > 2 {\nemit %1 as m\n}", "a condition over `iter` where the number of iterations is not known"),
         (
             "send %1 to s\nsend %1 to s",
             "credit is made sure of before an iteration: two sends ask for more than the language",
         ),
         ("%2 y2: i64[] = invoke n.at(%1, 3)", "an argument for the host"),
-        ("%2 y2: i64[] = invoke n.maybe(%1, _)", "an argument is left out"),
         ("%2 y2: f32[dim.F] = invoke n.grow(%1)", "results differ in length, so rows cannot be stacked"),
         ("%2 y2: i64[] = invoke n.f(3)", "an argument without rows"),
         ("emit 3 as m", "a value without rows"),
@@ -126,6 +132,66 @@ def test_other_loops_are_coroutines(body: str, why: str) -> None:
     found = in_loop(body, "%1 x: i64[] = %0 then %1 -> %9 y: i64[]")
     assert not is_region(found), why
     assert "yield walk.loop(" not in worker(found)
+
+
+GUARDED = """when not param.flag {
+  %2 y2: i64[] = invoke n.f(%1)
+  emit %2 as m
+} -> (%2 to %3 y3: i64[]?)
+%4 z: i64[] = invoke n.maybe(%1, %3)"""
+
+
+def test_a_condition_of_the_request_chooses_between_two_bodies() -> None:
+    text = worker(in_loop(GUARDED, "%1 x: i64[] = %0 then %4 -> %5 y: i64[]"))
+    assert "if walk.params.flag:\n            l = self.w_l\n        else:\n            l = self.w_l_2\n" in text
+    assert 'loop l of walk w when flag"""\n        z = b.call("n.maybe", x, ABSENT)\n        return (z,)' in text
+    assert (
+        'when not flag"""\n        y2 = b.call("n.f", x)\n        b.emit("m", y2)\n        z = b.call("n.maybe", x, y2)'
+        in text
+    )
+
+
+def test_a_condition_over_iter_is_tabulated_before_the_loop() -> None:
+    body = GUARDED.replace("not param.flag", "iter.l % 2 == 0")
+    text = worker(in_loop(body, "%1 x: i64[] = %0 then %4 -> %5 y: i64[]", "times 3"))
+    assert "for l_iter in range(3):\n            if l_iter % 2 == 0:\n                l_items.append(self.w_l)" in text
+    assert 'yield walk.loop("l", self.w_l, "times", 3, carry=(v,), bodies=l_items)' in text
+
+
+def test_bodies_that_are_the_same_are_one() -> None:
+    body = "when param.flag {\n%2 y2: i64[] = compute %1 + 1\n}\nemit %1 as m"
+    found = in_loop(
+        body.replace("%2 y2: i64[] = compute %1 + 1", "emit %1 as m"), "%1 x: i64[] = %0 then %1 -> %9 y: i64[]"
+    )
+    assert len(form_regions(found.walks[0], found)["l"].methods()) == 2
+    both = "when param.flag {\nemit %1 as m\n}\nwhen not param.flag {\nemit %1 as m\n}"
+    assert len(form_regions((same := in_loop(both)).walks[0], same)["l"].methods()) == 1
+
+
+TABLE = """walk w(%0 v: i64[], %1 t: i64[dim.N]) {{
+  loop l {kind}
+    carry %2 x: i64[] = %0 then %3 -> %4 z: i64[]
+  do {{
+    %3 y: i64[] = compute %2 + {read}
+  }}
+}}
+"""
+TABLE_REQUEST = "request r(%0 start: host i64[], %1 t: host i64[dim.N]) -> (m) {\n  call w(%0, %1)\n}\n"
+
+
+def test_rows_by_iter_are_a_table_of_as_many_rows_as_there_can_be_iterations() -> None:
+    found = program(TABLE.format(kind="times 3", read="%1[iter.l] * %1[iter.l + 2]"), TABLE_REQUEST)
+    text = worker(found)
+    assert "fixed=(walk.rows(t, 3 + 2, 5),)" in text
+    assert "y = x + b.at(t, b.iter) * b.at(t, b.iter + 2)" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [("max 3", "%1[iter.l]"), ("times 3", "%1[iter.l - 1]"), ("times 5000", "%1[iter.l]"), ("times 3", "%1[0]")],
+)
+def test_other_reads_of_an_open_length_stay_outside(kind: str, read: str) -> None:
+    assert not is_region(program(TABLE.format(kind=kind, read=read), TABLE_REQUEST)), "no bound, or no row for sure"
 
 
 def test_carried_values_of_open_length_stay_outside() -> None:

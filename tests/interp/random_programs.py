@@ -52,6 +52,7 @@ class Generator:
         self.calls = random.Random(seed) if chains else None
         self.random = random.Random(seed)
         self.arms = self.random.randint(1, 3)
+        self.times: int | None = None  # iterations of the innermost loop, where that is a number
         self.next_id = 0
         self.sites = 0
         self.loops = 0
@@ -166,6 +167,7 @@ class Generator:
         kind, bound = self.random.choice(["times", "max"]), self.random.choice(self.bounds())
         if self.sound and (kind == "max" or bound == "param.p"):
             bound = self.random.choice(["1", "2", "3"])
+        self.times = int(bound) if kind == "times" and bound.isdigit() else None
         carried = [(self.any_of(values), *self.value()) for _ in range(self.random.randint(1, 2))]
         inner = values + [ident for _, ident, _ in carried]
         lines = self.body(arm, inner, depth, label, gather)

@@ -129,7 +129,8 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     """How its rank runs one loop of a walk, in launches of `unroll` iterations. whole: a static loop, which a launch can hold all of;
     `unroll` is then its number of steps for the defaults of the params.
 
-    region: the generated method, "" = the walk's coroutine runs the loop; carry, fixed: its arguments. fused: streams whose consumer
+    region: the generated method, "" = the walk's coroutine runs the loop; others: further ones, between which conditions of the host
+    decide; carry, fixed: their arguments. fused: streams whose consumer
     is on the same rank and fires once a launch, so that items need not leave the device. ahead: how many iterations may begin before it
     is known that the loop has ended, None = as many as the worker likes; what one past the end did to the contexts and samplers of
     `rollback` is then cut off again.
@@ -139,6 +140,7 @@ class LoopLink(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     kind: str  # times | max
     region: str = ""
+    others: list[str] = []
     carry: list[ShapeLink] = []
     fixed: list[ShapeLink] = []
     unroll: int = 1

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mstarc_runtime.abi.linked import OpLink
 from mstarc_runtime.engines.slots import call_slots
+from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox_torch import normals
 from mstarc_runtime.worker.device_state import FAILED, SPENT, STOPPED, LoopState, NotOnDevice
 from mstarc_runtime.worker.handed import handed_count
@@ -133,6 +134,11 @@ class DeviceBatch:
     def iter(self) -> Tensor:
         """Iterations that each row has finished, i64 [B]. A copy: the counter moves on under what the body computes."""
         return self._iter.clone()
+
+    def at(self, table: Tensor, index: Any) -> Tensor:
+        """See `Batch.at`. A row that has left reads the last one at most."""
+        places = self._rowwise(index).clamp(max=table.shape[1] - 1)
+        return table[torch.arange(self.rows, device=table.device), places]
 
     def number(self, of: Callable[[Any], Any]) -> Tensor:
         """Arithmetic of the host on every row, f32 [B]."""
@@ -258,6 +264,7 @@ class DeviceBatch:
             raise NotOnDevice(f"op `{op}` is on another rank")
         bound = self.state.rank.ops.bound(op)
         link = bound.link
+        args = tuple(None if arg is ABSENT else arg for arg in args)
         if handed_count(bound.node, link) or bound.arrays != "torch":
             raise NotOnDevice(f"op `{op}` draws, keeps cells, or computes on the host")
         if bound.node.kind == "transformer":
@@ -356,6 +363,6 @@ def _token_ids(link: OpLink, args: Sequence[Tensor]) -> Tensor | None:
     found = [
         arg
         for kind, arg in zip(link.params, args, strict=True)
-        if kind == "scalar" and arg.dtype in (torch.int32, torch.int64)
+        if kind == "scalar" and arg is not None and arg.dtype in (torch.int32, torch.int64)
     ]
     return found[0].long() if len(found) == 1 else None

@@ -86,9 +86,9 @@ class DeviceLoop:
         Raises NotOnDevice, or what the body raises when it is tried without a request.
         """
         self.rank, self.name, self.options = rank, name, options
-        link = next((link for link in rank.linked.loops if link.region == name), None)
-        linked = link.unroll if link is not None else 1
-        self.unroll, self.ahead = options.unroll or (linked if linked > 1 else UNROLL), options.ahead
+        link = next((link for link in rank.linked.loops if name in (link.region, *link.others)), None)
+        said = link.unroll if link is not None and (link.whole or link.unroll > 1) else UNROLL
+        self.unroll, self.ahead = options.unroll or said, options.ahead
         if link is not None and link.ahead is not None:
             self.unroll, self.ahead = limited(self.unroll, self.ahead, link.ahead)
         self._whole = link is not None and link.whole
@@ -221,7 +221,7 @@ class DeviceLoop:
         entrants: list[Entrant] = []
         while self.waiting and len(self.rows) < self.state.rows:
             row, carry = self.waiting.popleft()
-            if row.iteration >= row.wait.bound:
+            if row.iteration >= row.until:
                 end_loop(self.rank, self.name, row, carry, "max")
                 continue
             try:
@@ -250,7 +250,7 @@ class DeviceLoop:
         written = {name: Written(contexts[name], each) for name, each in self._entries.items()}
         self.rows[slot] = DeviceRow(row, slot, written)
         row.run.waiting = f"loop {row.wait.label}"
-        return Entrant(slot, session, carry, fixed, row.iteration, row.wait.bound)
+        return Entrant(slot, session, carry, fixed, row.iteration, row.until)
 
     def _leave(self, row: DeviceRow, why: str) -> None:
         """A row has ended on the device: the host takes over what it did and hands out its values."""
@@ -302,7 +302,7 @@ class DeviceLoop:
 
     def _limit(self, row: DeviceRow, steps: int) -> int:
         """The iteration before which the row may run, by the loop's bound, its credit, and the declared max of its contexts."""
-        until = min(row.expect + steps, row.row.wait.bound)
+        until = min(row.expect + steps, row.row.until)
         until = min(until, self._paid(row))
         for name, written in row.written.items():
             limit = self.rank.context_max.get(name, 0)

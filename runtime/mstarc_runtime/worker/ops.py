@@ -180,6 +180,7 @@ class OpTable:
     ) -> Any:
         """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`."""
         bound, place = self._ops[op], Place(writes, reads)
+        columns = tuple(None if column is ABSENT else column for column in columns)
         rows: list[tuple[Any, ...]] = []
         try:
             if bound.link.batch == "stack" and bound.node.kind == "stateless":
@@ -326,7 +327,7 @@ def _arrays_of(node: NodeLink, cls: Any) -> str:
 
 def _rows(columns: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     """Batched columns as one tuple of arguments per row."""
-    return [tuple(column[i] for column in columns) for i in range(count)]
+    return [tuple(None if column is None else column[i] for column in columns) for i in range(count)]
 
 
 def _per_row(link: OpLink, results: Any, count: int) -> list[Any]:

@@ -27,12 +27,13 @@ class DrainedError(Exception):
 class Row:
     """One request inside a region loop."""
 
-    __slots__ = ("collected", "error", "head", "iteration", "parked", "run", "wait")
+    __slots__ = ("body", "collected", "error", "head", "iteration", "parked", "run", "until", "wait")
 
     def __init__(self, run: WalkRun, wait: LoopWait) -> None:
         self.run = run
         self.wait = wait
         self.iteration = 0
+        self.until, self.body = wait.phase(0)  # the iteration before which this body is run
         self.collected: dict[str, list[Any]] = {}
         self.error: BaseException | None = None
         self.parked = False  # a stream will wake the loop for this row
@@ -129,6 +130,9 @@ class Batch(Rows):
     @property
     def iter(self) -> Any:
         return self.rank.arrays.asarray([row.iteration for row in self.rows])
+
+    def at(self, table: Any, index: Any) -> Any:
+        return table[self.rank.arrays.asarray(np.arange(len(self.rows))), index]
 
     def number(self, of: Callable[[Any], Any]) -> Any:
         rows = (SimpleNamespace(iter=r.iteration, params=r.session.params, config=self.config) for r in self.rows)
@@ -239,7 +243,7 @@ class RegionLoop:
             row.run.waiting = f"loop {row.wait.label}"
         batch = Batch(self.rank, rows)
         try:
-            carry = rows[0].wait.body(batch, *self.carry, *self.fixed)
+            carry = rows[0].body(batch, *self.carry, *self.fixed)
         except DrainedError:
             carry = ()
         except Exception as error:  # not of one row: nothing that this iteration did can be told apart
@@ -289,7 +293,7 @@ class RegionLoop:
         for row, carry in waiting:
             if not row.run.alive:
                 continue
-            if row.iteration >= row.wait.bound:
+            if row.iteration >= row.until:
                 self._finish(row, carry, "max")
             elif len(keep) + len(joining) < self.max_rows and self._can_run(row):
                 joining.append((row, carry))
@@ -326,7 +330,7 @@ class RegionLoop:
                 continue
             row.iteration += 1
             row.head = None
-            if row.iteration >= row.wait.bound:
+            if row.iteration >= row.until:
                 spent.append((row, tuple(value[i] for value in carry)))
             else:
                 keep.append(i)
@@ -359,8 +363,12 @@ class RegionLoop:
 
 
 def end_loop(rank: Rank, name: str, row: Row, carried: tuple[Any, ...], why: str) -> None:
-    """The loop `name` is over for a row: its coroutine goes on with the carried and the collected values."""
+    """The loop `name` is over for a row: its coroutine goes on with the carried and the collected values, or another body with the row."""
     run, wait = row.run, row.wait
+    if row.iteration == row.until < wait.bound:
+        row.until, row.body = wait.phase(row.iteration)
+        rank.scheduler.go_on(row, carried)
+        return
     if wait.kind == "max":
         run.causes[wait.label] = why
     run.counts[wait.label] = row.iteration

@@ -245,31 +245,37 @@ class Scheduler:
         self.ready(group)
 
     def _join(self, run: WalkRun, wait: LoopWait) -> None:
-        """Enter the loop together with requests whose values have the same shapes: a batch is one array per value."""
-        asarray = self.rank.arrays.asarray
-        carry = tuple(asarray(value) for value in wait.carry)
-        fixed = tuple(asarray(value) for value in wait.fixed)
-        key = loop_key(wait.body.__name__, carry + fixed)
-        loop = self.device_loop(key, run.name, carry, fixed) or self._host_loop(key)
-        loop.join(Row(run, wait), carry)
+        """Enter the loop."""
+        self.go_on(Row(run, wait), tuple(self.rank.arrays.asarray(value) for value in wait.carry))
+
+    def go_on(self, row: Row, carry: tuple[Any, ...]) -> None:
+        """Run a row's body together with requests whose values have the same shapes: a batch is one array per value."""
+        fixed = tuple(self.rank.arrays.asarray(value) for value in row.wait.fixed)
+        key = loop_key(row.body.__name__, carry + fixed)
+        loop = self.device_loop(key, row.run.name, carry, fixed) or self._host_loop(key)
+        loop.join(row, carry)
         self.ready(loop)
 
     def join_host(self, row: Row, carry: tuple[Any, ...]) -> None:
         """The host's loop goes on with a row that a device loop cannot run."""
         fixed = tuple(self.rank.arrays.asarray(value) for value in row.wait.fixed)
-        loop = self._host_loop(loop_key(row.wait.body.__name__, carry + fixed))
+        loop = self._host_loop(loop_key(row.body.__name__, carry + fixed))
         loop.join(row, carry)
         self.ready(loop)
 
     def warm_up(self, link: LoopLink, progress: Callable[[int, int, str], None]) -> None:
-        """Capture a region before its first request comes."""
+        """Capture the bodies of a region before its first request comes."""
+        for name in (link.region, *link.others):
+            self._warm_up(link, name, progress)
+
+    def _warm_up(self, link: LoopLink, name: str, progress: Callable[[int, int, str], None]) -> None:
         carry, fixed = (
             tuple(self.rank.arrays.zeros(shape.dtype, shape.dims) for shape in shapes)
             for shapes in (link.carry, link.fixed)
         )
         what = f"capturing {link.walk}.{link.label}"
         self.device_loop(
-            loop_key(link.region, carry + fixed),
+            loop_key(name, carry + fixed),
             link.walk,
             carry,
             fixed,

@@ -63,8 +63,11 @@ class Session:
         return found
 
     def fork(self, target: str, source: str) -> None:
-        """target becomes a copy-on-write copy of source; nothing if either is switched off."""
+        """target becomes a copy-on-write copy of source, empty if that is; nothing if either is switched off."""
         if target in self.off or source in self.off:
+            return
+        if source not in self.contexts:  # perhaps no op of this rank uses its cache
+            self.drop((target,))
             return
         copy = self.context(source).fork()  # type: ignore[union-attr]
         old = self.contexts.pop(target, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class ParallelWait:
 
 @dataclass(frozen=True, slots=True)
 class LoopWait:
-    """A region loop: `body` is run for a batch of requests until each has left."""
+    """A region loop: `body` is run for a batch of requests until each has left; or `bodies`, one for each iteration below `bound`."""
 
     label: str
     body: Callable[..., tuple[Any, ...]]
@@ -38,6 +38,15 @@ class LoopWait:
     bound: int
     carry: tuple[Any, ...]
     fixed: tuple[Any, ...]
+    bodies: Sequence[Callable[..., tuple[Any, ...]]] = ()
+
+    def phase(self, iteration: int) -> tuple[int, Callable[..., tuple[Any, ...]]]:
+        """The iteration before which the body of this one is run, and that body."""
+        if iteration >= len(self.bodies):
+            return self.bound, self.body
+        body = self.bodies[iteration]
+        ends = (i for i in range(iteration, len(self.bodies)) if self.bodies[i] != body)
+        return next(ends, self.bound), body
 
 
 @dataclass(frozen=True, slots=True)

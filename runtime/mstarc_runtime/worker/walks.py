@@ -84,8 +84,9 @@ class WalkRun:
         bound: int,
         carry: tuple[Any, ...],
         fixed: tuple[Any, ...] = (),
+        bodies: Sequence[Callable[..., tuple[Any, ...]]] = (),
     ) -> LoopWait:
-        return LoopWait(label, body, kind, int(bound), carry, fixed)
+        return LoopWait(label, body, kind, int(bound), carry, fixed, bodies)
 
     def send(self, stream: str, item: Any) -> SendWait:
         return SendWait(stream, item)
@@ -138,6 +139,13 @@ class WalkRun:
 
     def guide(self, v: Any, *branches_and_settings: Any) -> Any:
         return guide(v, *branches_and_settings)
+
+    def rows(self, values: Any, least: int, count: int) -> Any:
+        """See `Walk.rows`."""
+        table = self.rank.arrays.asarray(values)
+        if len(table) < least:
+            raise IndexError(f"{least} rows are read of a value that has {len(table)}")
+        return self.rank.arrays.resized(table, count)
 
     def cat(self, items: Sequence[Any]) -> Any:
         return self.rank.arrays.cat(items)
