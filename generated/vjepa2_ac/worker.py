@@ -1,28 +1,43 @@
 """The worker of `vjepa2_ac`: a coroutine per walk, a method per region. Written by mstarc; do not edit."""
 
-from mstarc_runtime.program import Array, Steps, Walk, WorkerProgram
+from mstarc_runtime.program import Array, Batch, Steps, Walk, WorkerProgram
 
 
 class Vjepa2Ac(WorkerProgram):
     MODEL = "vjepa2_ac"
+    COLLECTS = {"imagine_dream": ("path",), "imagine_dream_2": ("path",)}
 
     def imagine(self, walk: Walk, video: Array, actions: Array, states: Array) -> Steps:
         """walk imagine(video: f32[T, 3, H, W], actions: f32[A, 7], states: f32[A, 7])"""
         z = yield walk.call("encoder.frames", video[0:1])
         z_2 = z[0]
-        path_items = []
-        z_3 = z_2
-        for dream_iter in range(walk.params.horizon):
-            z_4 = yield walk.call("predictor.step", z_3, actions[dream_iter], states[dream_iter], writes=("past",))
-            if walk.params.live:
-                walk.emit("video", z_4)
-            if not walk.params.live:
-                path_items.append(z_4)
-            z_3 = z_4
-        path = walk.cat(path_items)
+        if walk.params.live:
+            dream = self.imagine_dream
+        else:
+            dream = self.imagine_dream_2
+        _, path = yield walk.loop(
+            "dream",
+            dream,
+            "times",
+            walk.params.horizon,
+            carry=(z_2,),
+            fixed=(walk.rows(actions, walk.params.horizon, 32), walk.rows(states, walk.params.horizon, 32)),
+        )
         if not walk.params.live:
             walk.emit("video", path)
         return ()
+
+    def imagine_dream(self, b: Batch, z: Array, actions: Array, states: Array) -> tuple[Array, ...]:
+        """loop dream of walk imagine when live"""
+        z_2 = b.call("predictor.step", z, b.at(actions, b.iter), b.at(states, b.iter), writes=("past",))
+        b.emit("video", z_2)
+        return (z_2,)
+
+    def imagine_dream_2(self, b: Batch, z: Array, actions: Array, states: Array) -> tuple[Array, ...]:
+        """loop dream of walk imagine when not live"""
+        z_2 = b.call("predictor.step", z, b.at(actions, b.iter), b.at(states, b.iter), writes=("past",))
+        b.collect("path", z_2)
+        return (z_2,)
 
     def encode(self, walk: Walk, video: Array) -> Steps:
         """walk encode(video: f32[T, 3, H, W])"""

@@ -22,7 +22,7 @@ from torch import Tensor
 from mstarc_runtime.cache.pool import OutOfPages
 from mstarc_runtime.sampling.sampler import BadLogits
 from mstarc_runtime.worker.device_batch import DeviceBatch, Outcome, Record
-from mstarc_runtime.worker.device_row import DeviceRow, Taken, Written
+from mstarc_runtime.worker.device_row import DeviceRow, Taken, Written, kept_in_order
 from mstarc_runtime.worker.device_runner import Fetch, Runner
 from mstarc_runtime.worker.device_state import FAILED, RUNNING, STOPPED, Entrant, LoopState
 from mstarc_runtime.worker.regions import Row, end_loop
@@ -107,6 +107,7 @@ class DeviceLoop:
             self.state = LoopState(rank, walk, carry, fixed, max_rows)
             self._replays = self._capture(getattr(rank.program, name), max_rows, progress)
         self._stays, self._entries = self._facts(self._records)
+        self._in_order = kept_in_order(self._records)
 
     def _facts(self, records: Sequence[Record]) -> tuple[set[int], dict[str, int]]:
         """The records whose values are used on the device, and the entries that an iteration adds to each context."""
@@ -312,7 +313,7 @@ class DeviceLoop:
 
     def _paid(self, row: DeviceRow) -> int:
         """The iteration before which there is room for what the row sends."""
-        until = row.row.wait.bound
+        until = row.row.until
         for stream, most in self.sends.items():
             out = self._out(row, stream)
             if not out.discards:
@@ -370,6 +371,7 @@ class DeviceLoop:
         names = [r for r in outcome.values if r not in run.kept]
         taken = Taken(
             outcome.records,
+            self._in_order,
             valid.numpy(),
             {r: ids[:, n].numpy() for n, r in enumerate(outcome.packed)},
             {**run.kept, **dict(zip(names, values, strict=True))},

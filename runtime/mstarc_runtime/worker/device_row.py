@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -86,28 +87,43 @@ class DeviceRow:
 _QUIET = ("write", "draw", "noise")  # records that nobody sees until the row leaves
 
 
+def kept_in_order(records: Sequence[Record]) -> frozenset[int]:
+    """The records whose place among the others of an iteration is seen: what others see, and ids that join those of other records in a
+    context or in the history of a sampler."""
+    joins = [{*record.contexts, *([f"sampler {record.name}"] if record.kind == "draw" else [])} for record in records]
+    counted = Counter(name for names in joins for name in names)
+    return frozenset(
+        r
+        for r, record in enumerate(records)
+        if record.kind not in _QUIET or any(counted[name] > 1 for name in joins[r])
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The results of a run on the host: valid bool [k, records, B], tokens i64 [k, B] of the records that are single integers, other
-    values [k, B, ...] by record."""
+    values [k, B, ...] by record; in_order: see `kept_in_order`."""
 
     records: Sequence[Record]
+    in_order: frozenset[int]
     valid: np.ndarray[Any, np.dtype[np.bool_]]
     tokens: Mapping[int, np.ndarray[Any, np.dtype[np.int64]]]
     values: Mapping[int, Tensor]
 
     def replay(self, rank: Rank, slot: int, row: DeviceRow, steps: int) -> None:
-        """Do for one row what its iterations recorded: what is seen in order, the rest at once. What is behind `steps` is a head."""
+        """Do for one row what its iterations recorded: what has an order in it, the rest at once. What is behind `steps` is a head."""
         valid = self.valid[:, :, slot]
         seen = []
         for r, record in enumerate(self.records):
-            if record.kind in _QUIET:
-                self._count(row, r, record, valid[:, r], slot)
-            else:
+            if r in self.in_order:
                 seen.append((r, record))
+            else:
+                self._count(row, r, record, valid[:, r], slot)
         for step, flags in enumerate(valid.tolist()):
             for r, record in seen:
-                if flags[r]:
+                if flags[r] and record.kind in _QUIET:
+                    self._count(row, r, record, np.arange(len(valid)) == step, slot)
+                elif flags[r]:
                     value = self.tokens[r][step, slot] if r in self.tokens else self.values[r][step, slot]
                     self._do(rank, row, record, value)
                     if not row.row.run.alive:
