@@ -7,6 +7,7 @@ N's with `share`, which keeps N's tensors and copies none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mstarc_runtime.abi.linked import Linked, NodeLink
@@ -44,6 +45,7 @@ def _component(
     cls: Any = resolve(node.component)
     if not node.weights:
         checkpoint = checkpoints[node.checkpoint] if node.checkpoint else Checkpoint()
+        checkpoint = replace(checkpoint, rules=tuple(node.rules))
         return cls.load(checkpoint, config_on(node, device), device)
     owner = made[node.weights]
     if any(other.name == node.weights and resolve(other.component) is cls for other in linked.nodes):

@@ -25,6 +25,7 @@ from mstarc.syntax import tables
 from mstarc.syntax.machine import machine
 from mstarc_runtime.abi.chunks import AT_END, Chunker, Policy, least_capacity, policy_of
 from mstarc_runtime.engines.component import Run
+from mstarc_runtime.weights import VERBS
 from tests.specs.page import TEXT, Block, around, blocks, codes_of, findings, model, quoted, section, table
 
 # -------------------------------------------------------------------------------------------------------------- blocks
@@ -232,6 +233,16 @@ def test_the_binding_fits_the_model_at_the_top() -> None:
     assert bound is not None and program is not None, render_all(report.findings(), {source.path: source})
     check_binding(bound, program, report)
     assert report.findings() == (), render_all(report.findings(), {source.path: source})
+
+
+def test_the_rules_of_weights_fit_the_format() -> None:
+    (block,) = blocks("weights")
+    rules = "".join(f"    {line}\n" for line in block.text.splitlines())
+    report = Collector()
+    bound = read_binding(SourceFile("x.yaml", f"components:\n  llm:\n    class: a.B\n{rules}"), report)
+    assert bound is not None, [found.message for found in report.findings()]
+    verbs = {next(iter(rule)) for rule in bound.binding.components["llm"].weights}
+    assert verbs == set(VERBS), "each rule is shown"
 
 
 def test_keys_of_the_binding_are_those_of_the_format() -> None:

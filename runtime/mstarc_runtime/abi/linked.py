@@ -67,7 +67,8 @@ class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
     ops: list[OpLink]
     cache: str = ""
     checkpoint: str = ""
-    weights: str = ""
+    weights: str = ""  # the node whose weights it has
+    rules: list[dict[str, Any]] = []  # from tensors of the checkpoint to parameters (`mstarc_runtime.weights`)
     precision: str = ""  # "" = the device's choice
     states: list[StateLink] = []
     config: dict[str, Any] = {}

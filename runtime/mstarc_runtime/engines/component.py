@@ -99,13 +99,23 @@ class Checkpoint:
     """Where a component finds its weights: `path` is a file or folder that exists and whose digest was checked.
 
     `path` is None when the node is bound to no checkpoint. `cache_dir` is a folder that a loader may use for derived tensors
-    (dequantised weights), keyed by `digest`.
+    (dequantised weights), keyed by `digest`. `rules` are those of the node's `weights` in the binding.
     """
 
     path: Path | None = None
     digest: str = ""
     cache_dir: Path | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
+    rules: tuple[Mapping[str, Any], ...] = ()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of a safetensors file or folder under the names that the rules give them. Raises LoadError."""
+        from mstarc_runtime.errors import LoadError
+        from mstarc_runtime.weights import mapped, read_tensors
+
+        if self.path is None:
+            raise LoadError("a node without a checkpoint has no tensors")
+        return mapped(read_tensors(self.path), self.rules)
 
 
 class Component(Protocol):
