@@ -82,7 +82,7 @@ WORKER_VERBS = {
     "rows",
 }
 BATCH_VERBS = {"at", "stop", "call", "sample", "noise", "emit", "send", "collect"}
-REQUEST_VERBS = {"extern", "walk", "together", "require", "wants", "given"}
+REQUEST_VERBS = {"extern", "walk", "start", "together", "require", "wants", "given"}
 NEED_VERBS = {"write", "drop", "fork", "rows"}
 VERBS = {"walk": WORKER_VERBS | {"host"}, "b": BATCH_VERBS, "request": REQUEST_VERBS, "need": NEED_VERBS}
 FREE_CALLS = {"range", "len", "max", "min", "Param", "Entry", "Input", "bool"}
