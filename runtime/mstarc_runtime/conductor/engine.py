@@ -40,8 +40,9 @@ from mstarc_runtime.abi.messages import (
 )
 from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.conductor.admission import Needs, check_limits, dry_run
+from mstarc_runtime.conductor.calls import Calls, WalkCall
 from mstarc_runtime.conductor.params import check_inputs, check_params
-from mstarc_runtime.conductor.requests import Event, RequestRun, WalkCall, run_program
+from mstarc_runtime.conductor.requests import Event, RequestRun, run_program
 from mstarc_runtime.conductor.room import Room
 from mstarc_runtime.errors import BadRequest, Busy, RequestFailed, RuntimeFault, Unavailable
 from mstarc_runtime.program import ConductorProgram, plain
@@ -84,7 +85,7 @@ class Engine:
         }
         self.running: dict[int, RequestRun] = {}
         self._freeing: dict[int, tuple[RequestRun, set[int]]] = {}
-        self._walks: dict[int, WalkCall] = {}  # by run, in the order in which they were sent: those that have not ended
+        self._walks = Calls()
         self._numbers = itertools.count(1)
         self._scopes = itertools.count(1)
         self._ready: dict[int, Ready] = {}
@@ -225,7 +226,7 @@ class Engine:
             async with asyncio.timeout(deadline_s):
                 await run_program(run, getattr(self.program, run.entry.name)(run), NO_SCOPE)
         except TimeoutError:
-            waits = ", ".join(sorted(self._under_way(run))) or "its program"
+            waits = ", ".join(sorted(self._walks.under_way(run))) or "its program"
             error = RequestFailed(f"the deadline of {deadline_s:g} s passed while waiting for {waits}", 504)
         except asyncio.CancelledError:
             error = run.aborted or RequestFailed("cancelled", 499)
@@ -241,19 +242,12 @@ class Engine:
     def _free(self, run: RequestRun) -> None:
         """Tell every rank that the request is over; its pages count as used until each has answered."""
         self.running.pop(run.number, None)
-        for call in list(self._walks.values()):
-            if call.request is run:
-                del self._walks[call.number]
+        self._walks.forget(run)
         ranks = {rank for rank in run.ranks if rank in self._ready}
         self._freeing[run.number] = (run, ranks)
         for rank in ranks:
             self.cluster.send(rank, Finish(run.number))
         self._freed(run.number, None)
-
-    def _under_way(self, run: RequestRun) -> set[str]:
-        """Names of the walks that have begun and not ended."""
-        calls = (call for call in self._walks.values() if call.request is run)
-        return {call.name for call in calls if call.after is None or call.after.number not in self._walks}
 
     def _freed(self, number: int, rank: int | None) -> None:
         found = self._freeing.get(number)
@@ -295,7 +289,7 @@ class Engine:
             self._end_outside(run, self._walk_links[name])
         number = next(self._numbers)
         call = WalkCall(run, number, name, rank, after, asyncio.get_running_loop().create_future())
-        self._walks[number] = call
+        self._walks.add(call)
         follows = after.number if after is not None else 0
         values = [plain(value) for value in args]
         self.cluster.send(rank, Start(run.number, number, name, values, scope, list(closes), follows))
@@ -360,12 +354,10 @@ class Engine:
                         run.emitted[modality] = run.emitted.get(modality, 0) + 1
                         run.push(Event(modality, value, attributes, walk, now))
             case WalkEnded():
-                self._on_walk_ended(message)
+                self._walks.ended(message)
             case WalkFailed(run=number, text=text, status=status, field=field):
                 refused = 400 <= status < 499
-                self._on_walk_failed(
-                    number, BadRequest(text, field, status) if refused else RequestFailed(text, status)
-                )
+                self._walks.failed(number, BadRequest(text, field, status) if refused else RequestFailed(text, status))
             case Freed(request=number, counts=counts):
                 freed = self._known(number)
                 if freed is not None:
@@ -396,28 +388,6 @@ class Engine:
         if len(self._ready) == len(self.linked.ranks):
             self._ready_event.set()
             self._room.advance()
-
-    def _on_walk_ended(self, message: WalkEnded) -> None:
-        call = self._walks.pop(message.run, None)
-        if call is None:
-            return
-        call.after = None  # it has ended too
-        run = call.request
-        run.outcome.causes.update({f"{call.name}.{label}": why for label, why in message.causes.items()})
-        run.count({n if n.startswith("context:") else f"{call.name}.{n}": count for n, count in message.counts.items()})
-        if not call.results.done():
-            call.results.set_result(tuple(message.results))
-
-    def _on_walk_failed(self, number: int, error: RuntimeFault) -> None:
-        """The walk, and those that were to follow it, have failed: once, and for its reason."""
-        failed: set[int] = set()
-        for call in list(self._walks.values()):
-            if call.number == number or (call.after is not None and call.after.number in failed):
-                failed.add(call.number)
-                del self._walks[call.number]
-                if not call.results.done():
-                    call.results.set_exception(error)
-                    call.results.exception()  # whether somebody waits for it or not
 
     def _on_lost(self, rank: int, why: str) -> None:
         """A rank died: fail what runs there at once; the cluster restarts it, and `ready` is false until then."""

@@ -13,6 +13,7 @@ from mstarc_runtime.errors import BadRequest, RequestFailed, RuntimeFault
 from mstarc_runtime.program import Entry
 
 if TYPE_CHECKING:
+    from mstarc_runtime.conductor.calls import WalkCall
     from mstarc_runtime.conductor.engine import Engine
 
 
@@ -44,22 +45,6 @@ class Event:
     attributes: Mapping[str, Any]
     walk: str
     time: float  # seconds on the monotonic clock, when the conductor received it
-
-
-@dataclass(eq=False, slots=True)
-class WalkCall:
-    """A walk that was sent to its rank. `after`: the call whose end its rank waits for."""
-
-    request: RequestRun
-    number: int
-    name: str
-    rank: int
-    after: WalkCall | None
-    results: asyncio.Future[tuple[Any, ...]]
-
-    @property
-    def over(self) -> bool:
-        return self.results.done()
 
 
 @dataclass(slots=True)
