@@ -6,7 +6,7 @@ the template only prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mstarc.codegen.calls import extern_of, invoke_of
@@ -15,6 +15,7 @@ from mstarc.codegen.expressions import Place, quoted, text
 from mstarc.codegen.layout import Call, Group, Part, lay_out
 from mstarc.codegen.names import attribute, names_of, safe, values_of
 from mstarc.codegen.parallel_view import parallel_of
+from mstarc.codegen.region_call import RegionCall, said
 from mstarc.codegen.region_view import RegionView
 from mstarc.codegen.source import (
     Method,
@@ -54,12 +55,12 @@ from mstarc.ir.core import (
     When,
 )
 from mstarc.ir.loop_ends import cause_of
-from mstarc.ir.types import Apply, Binary, Chunk, Expr, Lit, Ref, Scalar, Tensor, Type, Unary, ValueId
+from mstarc.ir.types import Apply, Binary, Chunk, Expr, Lit, Ref, Scalar, Tensor, Type, ValueId
 from mstarc.ir.visit import blocks_of, every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
-from mstarc.passes.form_regions import Body, Region, form_regions
+from mstarc.passes.form_regions import Region, form_regions
 from mstarc.passes.liveness import read_in_walk
-from mstarc.passes.ranges import shown, value_names
+from mstarc.passes.ranges import value_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,23 +202,12 @@ class WalkWriter:
         return method(self.walk.name, params, "Steps", doc, self.writer.lines)
 
     def region_methods(self) -> list[Method]:
+        words = value_names(self.walk.body, self.walk.params)
         return [
-            RegionView(region, body, self.values, self.declared, self._said(region, body)).method()
+            RegionView(region, body, self.values, self.declared, said(region, body, words)).method()
             for region in self.regions.values()
             for body in region.methods()
         ]
-
-    def _said(self, region: Region, body: Body) -> str:
-        """`when live, not guided`: when a body runs, in the spec's words."""
-        words = value_names(self.walk.body, self.walk.params)
-        ways = [
-            ", ".join(
-                shown(cond if holds else Unary("not", cond), words)
-                for cond, holds in zip(region.conditions, way, strict=True)
-            )
-            for way in (other.holds for other in region.bodies if other.method == body.method)
-        ]
-        return f"when {' or '.join(ways)}" if len(region.methods()) > 1 else ""
 
     def _bind_dims(self, ident: ValueId) -> None:
         value = self.values[ident]
@@ -339,59 +329,8 @@ class WalkWriter:
     # ----------------------------------------------------------------------------------------------------------- loops
 
     def _region_loop(self, op: Loop, region: Region) -> None:
-        place = replace(self.place, span=op.span)
-        chosen = self._chosen_body(op, region)
-        args: list[str | Group | Call] = [quoted(op.label), chosen[0], quoted(op.kind)]
-        args += [text(op.bound, place), tuple_of((text(c.init, place) for c in op.carries), "carry=")]
-        if region.fixed:
-            args.append(tuple_of((self._fixed(op, region, ident) for ident in region.fixed), "fixed="))
-        args += chosen[1:]
-        results = [self.names[v.id] if v.id in self.read else None for v in results_of(op)]
-        self.writer.add(bind(results, Call("yield walk.loop", tuple(args)), several=True))
-
-    def _fixed(self, op: Loop, region: Region, ident: ValueId) -> str:
-        """A value from outside as an argument of the region."""
-        name = self.names[ident] + (".value" if isinstance(self.values[ident].type, Chunk) else "")
-        if ident not in region.tables:
-            return name
-        beyond, rows = region.tables[ident]
-        least = Binary("+", op.bound, Lit(beyond)) if beyond else op.bound
-        return f"walk.rows({name}, {text(least, self.place)}, {rows})"
-
-    def _chosen_body(self, op: Loop, region: Region) -> list[str]:
-        """Arguments of the loop that say its body; after statements that choose it, if there are several."""
-        if len(region.methods()) == 1:
-            return [f"self.{region.method}"]
-        if not region.changing:
-            name = self.fresh(op.label)
-            self._choice(region, (), lambda body: f"{name} = self.{body}")
-            return [name]
-        name = self.fresh(f"{op.label}_items")
-        self.writer.add(f"{name} = []")
-        self.writer.open(f"for {self.iters[op.label]} in range({text(op.bound, replace(self.place, span=op.span))}):")
-        self._choice(region, (), lambda body: f"{name}.append(self.{body})")
-        self.writer.close()
-        return [f"self.{region.method}", f"bodies={name}"]
-
-    def _choice(self, region: Region, holds: tuple[bool, ...], say: Callable[[str], str]) -> None:
-        """Say the body for which the conditions from `len(holds)` on hold as they do; those before are decided."""
-        open_to = [body.method for body in region.bodies if body.holds[: len(holds)] == holds]
-        if len(set(open_to)) == 1:
-            self.writer.add(say(open_to[0]))
-            return
-        cond = region.conditions[len(holds)]
-        sides = [
-            [b.method for b in region.bodies if b.holds[: len(holds) + 1] == (*holds, side)] for side in (True, False)
-        ]
-        if sides[0] == sides[1]:
-            self._choice(region, (*holds, True), say)
-            return
-        self.writer.open(f"if {text(cond, self.place)}:")
-        self._choice(region, (*holds, True), say)
-        self.writer.close()
-        self.writer.open("else:")
-        self._choice(region, (*holds, False), say)
-        self.writer.close()
+        call = RegionCall(region, replace(self.place, span=op.span), self.writer, self.fresh)
+        self.writer.add(call.statement([self.names[v.id] if v.id in self.read else None for v in results_of(op)]))
 
     def _loop(self, op: Loop) -> None:
         place = replace(self.place, span=op.span)

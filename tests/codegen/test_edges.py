@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mstarc.codegen.errors import NotBuilt
@@ -13,6 +14,10 @@ from mstarc.interp import HashMachine, interpret
 from mstarc.ir.core import Program
 from mstarc.ir.text import parse_program
 from mstarc.ir.verify import verify
+from mstarc_runtime.conductor.engine import Engine
+from mstarc_runtime.conductor.local import LocalCluster
+from mstarc_runtime.errors import RequestFailed
+from mstarc_runtime.package import load_conductor
 from tests.codegen.harness import events_of, linked_of, plain, serving
 from tests.interp.random_programs import DECLS
 
@@ -208,3 +213,50 @@ def test_entries_are_counted_by_the_token_argument() -> None:
     verify(parsed)
     text = render(parsed, "x.walk")["conductor.py"]
     assert 'rows_N = need.rows(ids)\n        need.write("main", rows_N)' in text
+
+
+TABLE = """walk w(%0 v: i64[], %1 t: i64[dim.N]) {
+  loop l times 3
+    carry %2 x: i64[] = %0 then %3 -> %4 z: i64[]
+  do {
+    %3 y: i64[] = compute %2 * 2 + %1[iter.l]
+    when iter.l != 1 {
+      emit %3 as m0
+    }
+  }
+  emit %4 as m0
+}
+request r(%0 start: host i64[], %1 t: host i64[dim.N]) -> (m0) {
+  call w(%0, %1)
+}
+"""
+
+
+async def test_a_table_with_too_few_rows_fails_its_own_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows read by `iter` in bodies that change from step to step; longer values are cut, and nobody else is touched."""
+    found = program(TABLE)
+    async with serving(found, linked_of(found, tmp_path), monkeypatch, None) as (engine, _):
+        short, exact, long = [
+            await engine.submit("r", {"start": 1, "t": np.array(rows)}, {})
+            for rows in ([1, 2], [1, 2, 3], [1, 2, 3, 4])
+        ]
+        wanted: dict[str, Any] = {"m0": [(3, {}), (19, {}), (19, {})]}
+        assert [await events_of(run) for run in (exact, long)] == [wanted, wanted]
+        with pytest.raises(RequestFailed, match="3 rows are read of a value that has 2"):
+            await events_of(short)
+
+
+async def test_a_fork_of_what_was_never_written_is_empty_and_needs_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No op of the rank uses the cache."""
+    text = "context c on kv\ncontext d on kv\nwalk w(%0 s: i64[]) {\n  fork d from c\n  emit %0 as m0\n}\n"
+    found = program(text + ONE_WALK)
+    linked = linked_of(found, tmp_path, bound=dict.fromkeys(("n", "own0"), "tests.codegen.tensor_hash.Plain"))
+    cluster = LocalCluster(linked)
+    engine = Engine(linked, load_conductor(linked), cluster)
+    await engine.start()
+    try:
+        assert await events_of(await engine.submit("r", {"start": 4}, {})) == {"m0": [(4, {})]}
+    finally:
+        await engine.stop()

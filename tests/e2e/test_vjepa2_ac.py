@@ -13,8 +13,10 @@ from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.vjepa2.components import Critic, FrameEncoder
 from mstarc_runtime.models.vjepa2.pose import poses_along
+from mstarc_runtime.worker.device_regions import DeviceOptions
 from tests.e2e.shipped import ask, linked, near, running
 from tests.models.vjepa2_cases import Cases
+from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
 
 GOLDEN = Cases("vjepa2_ac")
 FRAMES = GOLDEN.tensor("encode_frames", "clip")[0].transpose(0, 1).numpy()  # [4, 3, 64, 64]; all cases begin with them
@@ -153,3 +155,21 @@ async def test_what_does_not_fit_is_refused(
         with pytest.raises(BadRequest) as caught:
             await ask(engine, request_name, inputs | changed, {"horizon": 4})
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("unroll", [0, 3])
+async def test_rollouts_as_launches(program: Any, unroll: int) -> None:
+    """Side by side, live and not, fewer steps and more than a launch holds: on the device's path what the host's loop gives."""
+    asks = []
+    for case, live, delay in (("h8", False, 0), ("h4", True, 0), ("h8", True, 30), ("h1", False, 5), ("h4", False, 60)):
+        _, inputs, params = rollout(f"rollout_{case}")
+        asks.append(Ask(inputs, params | {"live": live}, seed=1, delay=delay))
+    wanted = await run(program, "rollout", asks, "host")
+    found = await run(program, "rollout", asks, DeviceOptions(LateRunner(2), unroll, 1))
+    assert_same(found, wanted, asks)
+    assert found.host_iterations == 0
+    assert {(loop.name, loop.unroll) for loop in found.loops} == {
+        ("imagine_dream", unroll or 1),
+        ("imagine_dream_2", unroll or 1),
+    }
+    near(np.float32(found.seen[0].events[0][1]).reshape(-1, N, D), array("rollout_h8", "predicted"), 5e-4)
