@@ -392,9 +392,9 @@ def _blocking(members: int, dim_pad: int, dtype: torch.dtype) -> tuple[int, int,
         return min(32, tile), 32, 8 if wide else 4, 1
     if tile < 64:
         return tile, 64, 2 if tile == DECODE_TILE and dim_pad <= 128 else 4, 3 if dim_pad <= 128 else 2
-    if wide:
-        return (64, 64, 8, 3) if dim_pad == 128 else (64, 64, 4, 2)
-    return 64, 128, 4, 2
+    if dim_pad > 128:
+        return 64, 64, 8 if members <= 512 else 4, 2
+    return (64, 64, 8, 3) if wide else (64, 128, 4, 2)
 
 
 def _by_pages(tile: int, dim: int, page_size: int, dtype: torch.dtype) -> bool:

@@ -191,7 +191,7 @@ def _closed(
 TILE = 64  # rows up to which these products are faster than the library's; they are one tile
 PARTS = 4  # of an inner width
 TURNED_BLOCK, GATED_BLOCK, PARTIAL_BLOCK = 16, 32, 32  # columns of a tile
-OPTIONS = {"num_warps": 4, "num_stages": 4}
+TURNED_STAGES, GATED_STAGES, PARTIAL_STAGES = 8, 7, 4  # of the pipeline of loads, as many as shared memory holds
 
 
 def angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +209,8 @@ def gated(x: Tensor, weight: Tensor) -> Tensor:
         return gelu_mul(F.linear(x, weight))
     out = torch.empty(rows, ffn, dtype=x.dtype, device=x.device)
     _gated[(triton.cdiv(ffn, GATED_BLOCK),)](
-        x, weight, out, rows, WIDTH=width, FFN=ffn, TILE=TILE, BLOCK=GATED_BLOCK, **_inner(x), **OPTIONS,
+        x, weight, out, rows, WIDTH=width, FFN=ffn, TILE=TILE, BLOCK=GATED_BLOCK, **_inner(x),
+        num_warps=4, num_stages=GATED_STAGES,
     )  # fmt: skip
     return out
 
@@ -228,7 +229,7 @@ def turned(x: Tensor, weight: Tensor, heads: int, cos: Tensor, sin: Tensor) -> T
     out = torch.empty(rows, count, 2 * half, dtype=x.dtype, device=x.device)
     _turned[(count * triton.cdiv(half, TURNED_BLOCK),)](
         x, weight, cos, sin, out, rows, WIDTH=width, HEADS=count, TURNED=heads, HALF=half, TILE=TILE, BLOCK=TURNED_BLOCK,
-        **_inner(x), **OPTIONS,
+        **_inner(x), num_warps=4, num_stages=TURNED_STAGES,
     )  # fmt: skip
     return out
 
@@ -240,7 +241,8 @@ def partial(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)[None]
     out = torch.empty(PARTS, rows, width, device=x.device)
     _partial[(triton.cdiv(width, PARTIAL_BLOCK), PARTS)](
-        x, weight, out, rows, width, INSIDE=inside, PARTS=PARTS, TILE=TILE, BLOCK=PARTIAL_BLOCK, **_inner(x), **OPTIONS,
+        x, weight, out, rows, width, INSIDE=inside, PARTS=PARTS, TILE=TILE, BLOCK=PARTIAL_BLOCK, **_inner(x),
+        num_warps=4, num_stages=PARTIAL_STAGES,
     )  # fmt: skip
     return out
 
