@@ -18,9 +18,9 @@ from mstarc_runtime.abi.messages import Loading
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.errors import RuntimeFault
 from mstarc_runtime.garbage import settle_garbage
+from mstarc_runtime.memory import keep_memory
 from mstarc_runtime.serving.app import make_app
 from mstarc_runtime.serving.http import Http
-from mstarc_runtime.serving.memory import keep_memory
 from mstarc_runtime.serving.service import Options, Service
 from mstarc_runtime.serving.terminal import Status
 

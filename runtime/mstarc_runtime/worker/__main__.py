@@ -15,6 +15,7 @@ from mstarc_runtime.abi.messages import ABI, Fatal, Loading, Message, Peers, Rea
 from mstarc_runtime.errors import RuntimeFault, describe
 from mstarc_runtime.garbage import settle_garbage
 from mstarc_runtime.launch.child import EXIT_FATAL, Boot, ParentWatch, open_port, read_boot
+from mstarc_runtime.memory import keep_memory
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.transport.port import Port
 from mstarc_runtime.worker.ops import OpTable
@@ -95,6 +96,7 @@ def _give_up(boot: Boot, port: Port, why: str) -> int:
 def main(argv: list[str]) -> int:
     """Start, load, work. Anything that prevents a start is told to the conductor in words."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    keep_memory()
     boot = read_boot(argv)
     watch = ParentWatch(boot)
     port = open_port(boot)

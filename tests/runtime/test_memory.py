@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from mstarc_runtime.serving.memory import keep_memory
+from mstarc_runtime.memory import keep_memory
 
 SCRIPT = """
 import resource, sys
 import numpy as np
-from mstarc_runtime.serving.memory import keep_memory
+from mstarc_runtime.memory import keep_memory
 if sys.argv[1] == "kept":
     assert keep_memory()
 def faults():
