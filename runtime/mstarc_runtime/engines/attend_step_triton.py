@@ -216,7 +216,7 @@ def attend_step(
         SPLITS_PAD=triton.next_power_of_2(splits),
         PARTS=parts,
         PRECISION="ieee" if data.dtype == torch.float32 else "tf32",
-        num_warps=4,
+        num_warps=8,
         num_stages=3,
         **early(data.device),
     )

@@ -134,7 +134,7 @@ class SlotsRun:
         self._attend = attention_on(slots.length.device)
         self._written: set[int] = set()
         first = slots.position[:, None]
-        seq = spec.positions == "seq"
+        seq = spec.positions == "seq" and takes > 1
         rows = first + torch.arange(takes, device=first.device) if seq else first.expand(-1, takes)
         self.positions = rows.reshape(-1)
 
