@@ -37,7 +37,7 @@ def test_random_programs_hold_both_kinds_of_loops() -> None:
             found = form_regions(walk, program)
             regions += len(found)
             coroutines += sum(loop.label not in found for loop in loops_of(walk.body))
-            sends += sum(bool(region.sends) for region in found.values())
+            sends += sum(any(body.sends for body in region.bodies) for region in found.values())
             gathers += sum(bool(region.collects) for region in found.values())
             stops += sum(any(isinstance(op, Stop) for op in r.loop.body.ops) for r in found.values())
     assert len(SEEDS) == 300

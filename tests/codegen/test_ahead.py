@@ -29,8 +29,9 @@ def test_these_programs_hold_everything_that_may_stand_in_a_region() -> None:
         for walk in program.walks:
             for region in form_regions(walk, program).values():
                 ops = region.loop.body.ops
-                kinds["send"] += bool(region.sends)
-                kinds["where"] += any(name in sifted for name, _ in region.sends)
+                sent = {name for body in region.bodies for name, _ in body.sends}
+                kinds["send"] += bool(sent)
+                kinds["where"] += bool(sent & sifted)
                 kinds["gather"] += bool(region.collects)
                 kinds["stop"] += any(isinstance(op, Stop) for op in ops)
                 kinds["sample"] += any(isinstance(op, Sample) for op in ops)
