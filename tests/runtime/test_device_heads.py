@@ -54,9 +54,10 @@ async def test_the_host_s_loop_goes_on_behind_a_head(monkeypatch: pytest.MonkeyP
 
     def handing_over(loop: DeviceLoop, steps: int) -> bool:
         assert not loop.under_way
-        for row in [row for row in loop.rows.values() if rng.random() < 0.1 and not row.parked]:
-            behind.append(row.row.head is not None)
-            loop._hand_over(row)
+        for row in [row for row in loop.rows.values() if not row.parked]:
+            if rng.random() < (0.05 if row.row.head is None else 0.3):
+                behind.append(row.row.head is not None)
+                loop._hand_over(row)
         return bool(loop.rows) and promise(loop, steps)
 
     monkeypatch.setattr(DeviceLoop, "_promise", handing_over)
