@@ -38,7 +38,7 @@ class FusedLlama(Llama):
             if facts.tie_word_embeddings:
                 self._embed = padded[:vocab]
         step = LlamaStep(facts, self._layers, self._embed, self._head, self._norm, self._frequencies)
-        self._step = step if LlamaStep.fits(facts, self._head) else None
+        self._step = step if LlamaStep.fits(facts, self._layers, self._embed, self._head) else None
 
     def read(self, run: Run, ids: Tensor) -> Tensor:
         """See `Llama.read`."""

@@ -42,13 +42,18 @@ class LlamaStep:
         self._embed, self._head, self._norm, self._frequencies = embed, head, norm, frequencies
 
     @staticmethod
-    def fits(facts: LlamaConfig, head: Tensor) -> bool:
-        """Whether sizes are multiples of the kernels' tiles. Not for f16, in which rows before their norm may not fit."""
+    def fits(facts: LlamaConfig, layers: Sequence[Layer], embed: Tensor, head: Tensor) -> bool:
+        """Whether sizes are multiples of the kernels' tiles, and matrices lie as they read them.
+
+        Not for f16, in which rows before their norm may not fit.
+        """
         heads, dim = facts.num_attention_heads, facts.head_dim
         outs = (facts.hidden_size, (heads + 2 * facts.num_key_value_heads) * dim, 2 * facts.intermediate_size)
         ins = (facts.hidden_size, heads * dim, facts.intermediate_size)
         sizes = all(size % _TILE == 0 for size in (*outs, head.shape[1])) and all(size % _BLOCK == 0 for size in ins)
-        return sizes and dim >= 16 and dim & (dim - 1) == 0 and head.dtype in (torch.bfloat16, torch.float32)
+        matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        dense = all(matrix.T.is_contiguous() for matrix in (*matrices, head)) and embed.is_contiguous()
+        return sizes and dense and dim >= 16 and dim & (dim - 1) == 0 and head.dtype in (torch.bfloat16, torch.float32)
 
     def __call__(self, run: StepRun, token: Tensor) -> Tensor:
         """One token of each slot, i64 [B] -> logits f32 [B, vocab]."""
@@ -61,8 +66,8 @@ class LlamaStep:
         for n, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
             qkv = kernels.parts_product(stream, layer.qkv.T, eps, blocking(layer.qkv.T, rows))
             mixed = run.attend_step(n, qkv.view(*qkv.shape[:2], -1, dim), cos, sin, arrived)
-            out = layer.out.T
-            stream = kernels.add_product(stream, mixed.view(rows, -1), out, layer.norm2, arrived, blocking(out, rows))
+            mixed, out = mixed.view(rows, -1).to(stream.scaled.dtype), layer.out.T
+            stream = kernels.add_product(stream, mixed, out, layer.norm2, arrived, blocking(out, rows))
             inner = kernels.gated_product(stream, layer.gate_up.T, eps, blocking(layer.gate_up.T, rows, parts=1))
             stream = kernels.add_product(stream, inner, layer.down.T, norm, arrived, blocking(layer.down.T, rows))
         logits = kernels.parts_product(stream, self._head.T, eps, blocking(self._head.T, rows, parts=1))
