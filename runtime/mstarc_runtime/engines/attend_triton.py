@@ -1,6 +1,7 @@
 """Attention over paged contexts as Triton kernels: lengths and page tables are read on the device, shapes alone fix the launch.
 
-One kernel serves decode steps (one row per request), blocks of rows (flow steps, frames) and ragged prefill. A program takes one
+One kernel serves decode steps (one row per request), blocks of rows (flow steps, frames) and ragged prefill; where it was measured to be
+faster, `attend_rows_triton` takes blocks of rows. A program takes one
 KV head of one request, a tile of its query rows (all query heads of the KV head, so keys are read once) and one part of its
 context: the entries are split among programs so that a small batch still fills the GPU, and `_combine` joins the parts (the
 "flash-decoding" scheme). Softmax runs online in f32, in base 2. The rows' own keys and values come by argument, never through
