@@ -15,13 +15,18 @@ LONG = 400_000_000  # clock cycles: some 200 ms
 
 
 def queues() -> Queues:
-    """With the kernels of these tests loaded: loading one waits for the device."""
-    x = torch.full((1 << 20,), 3.0, device="cuda")
-    x.add_(1).mul_(2).eq(8).all().item()
-    (x + 1).eq(9).all().item()
-    torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    return Queues(torch.device("cuda:0"))
+    """With the kernels of these tests loaded and memory at hand in both queues: getting either may wait for the device."""
+    found = Queues(torch.device("cuda:0"))
+    for side in (False, True):
+        with found.on(side):
+            torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+            for count in (1000, 1 << 20):
+                x = torch.full((count,), 3.0, device="cuda")
+                x += 1
+                x *= 2
+                assert (x + 1).eq(9).all()
+        torch.cuda.synchronize()
+    return found
 
 
 def test_work_beside_does_not_wait_for_the_main_queue() -> None:
