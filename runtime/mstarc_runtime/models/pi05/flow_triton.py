@@ -6,6 +6,7 @@ follows adds them up. Kernels take CUDA tensors, or CPU ones under Triton's inte
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -191,7 +192,7 @@ def _closed(
 TILE = 64  # rows up to which these products are faster than the library's; they are one tile
 PARTS = 4  # of an inner width
 TURNED_BLOCK, GATED_BLOCK, PARTIAL_BLOCK = 16, 32, 32  # columns of a tile
-TURNED_STAGES, GATED_STAGES, PARTIAL_STAGES = 8, 7, 4  # of the pipeline of loads, as many as shared memory holds
+STAGES = 8  # the most of a pipeline of loads; as many as shared memory holds
 
 
 def angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,8 +210,7 @@ def gated(x: Tensor, weight: Tensor) -> Tensor:
         return gelu_mul(F.linear(x, weight))
     out = torch.empty(rows, ffn, dtype=x.dtype, device=x.device)
     _gated[(triton.cdiv(ffn, GATED_BLOCK),)](
-        x, weight, out, rows, WIDTH=width, FFN=ffn, TILE=TILE, BLOCK=GATED_BLOCK, **_inner(x),
-        num_warps=4, num_stages=GATED_STAGES,
+        x, weight, out, rows, WIDTH=width, FFN=ffn, TILE=TILE, BLOCK=GATED_BLOCK, **_steps(x, 2 * GATED_BLOCK),
     )  # fmt: skip
     return out
 
@@ -229,7 +229,7 @@ def turned(x: Tensor, weight: Tensor, heads: int, cos: Tensor, sin: Tensor) -> T
     out = torch.empty(rows, count, 2 * half, dtype=x.dtype, device=x.device)
     _turned[(count * triton.cdiv(half, TURNED_BLOCK),)](
         x, weight, cos, sin, out, rows, WIDTH=width, HEADS=count, TURNED=heads, HALF=half, TILE=TILE, BLOCK=TURNED_BLOCK,
-        **_inner(x), num_warps=4, num_stages=TURNED_STAGES,
+        **_steps(x, 2 * TURNED_BLOCK),
     )  # fmt: skip
     return out
 
@@ -241,8 +241,7 @@ def partial(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)[None]
     out = torch.empty(PARTS, rows, width, device=x.device)
     _partial[(triton.cdiv(width, PARTIAL_BLOCK), PARTS)](
-        x, weight, out, rows, width, INSIDE=inside, PARTS=PARTS, TILE=TILE, BLOCK=PARTIAL_BLOCK, **_inner(x),
-        num_warps=4, num_stages=PARTIAL_STAGES,
+        x, weight, out, rows, width, INSIDE=inside, PARTS=PARTS, TILE=TILE, BLOCK=PARTIAL_BLOCK, **_steps(x, PARTIAL_BLOCK),
     )  # fmt: skip
     return out
 
@@ -285,6 +284,18 @@ def closed(
     return out
 
 
-def _inner(x: Tensor) -> dict[str, Any]:
-    """The inner width of a step, which fits shared memory, and how f32 is multiplied."""
-    return {"INNER": 32, "PRECISION": "ieee"} if x.dtype == torch.float32 else {"INNER": 128, "PRECISION": "tf32"}
+def _steps(x: Tensor, columns: int) -> dict[str, Any]:
+    """The steps of a product of so many columns a tile: their inner width, how f32 is multiplied, and how many are under way."""
+    inner = 32 if x.dtype == torch.float32 else 128
+    loaded = (TILE + columns) * inner * x.element_size()
+    stages = max(2, min(STAGES, _shared_memory(x.device) // loaded))
+    return {"INNER": inner, "PRECISION": "ieee" if inner == 32 else "tf32", "num_warps": 4, "num_stages": stages}
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program can have."""
+    if device.type != "cuda":
+        return 1 << 17
+    facts = torch.cuda.get_device_properties(device)
+    return int(facts.shared_memory_per_block_optin)  # type: ignore[attr-defined]  # left out of the type's description
