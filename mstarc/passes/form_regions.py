@@ -173,7 +173,7 @@ def _tables(lines: Sequence[Line], values: Mapping[ValueId, Value], ranges: Rang
         beyond = [_rows_beyond(line.loop, ident) for line in lines]
         known = [more for more in beyond if more is not None]
         if len(known) == len(lines) and most + max(known) <= MOST_ROWS and isinstance(values[ident].type, Tensor):
-            found[ident] = max(known), int(most) + max(known)
+            found[ident] = max(known), max(1, int(most) + max(known))  # rows that have left read one, too
     return found
 
 

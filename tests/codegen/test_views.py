@@ -186,6 +186,11 @@ def test_rows_by_iter_are_a_table_of_as_many_rows_as_there_can_be_iterations() -
     assert "y = x + b.at(t, b.iter) * b.at(t, b.iter + 2)" in text
 
 
+def test_a_table_has_a_row_even_if_nothing_reads_it() -> None:
+    found = program(TABLE.format(kind="times 0", read="%1[iter.l]"), TABLE_REQUEST)
+    assert "fixed=(walk.rows(t, 0, 1),)" in worker(found)
+
+
 @pytest.mark.parametrize(
     ("kind", "read"),
     [("max 3", "%1[iter.l]"), ("times 3", "%1[iter.l - 1]"), ("times 5000", "%1[iter.l]"), ("times 3", "%1[0]")],
