@@ -212,7 +212,7 @@ def products(head: bool, stored: list[Tensor], turned: list[Tensor]) -> dict[str
 
 def own_product(x: Tensor, weight: Tensor, squares: Tensor, parts: int) -> Tensor:
     """The step's product [parts, rows, out] of rows x with those sums of squares."""
-    return parts_product(Stream(x, x, squares), weight, 0.0, blocking(weight, len(x), parts))
+    return parts_product(Stream(x, x, squares), weight, 0.0, blocking(weight, parts))
 
 
 def rate(work: Product, x: Tensor, weights: list[Tensor], first: Tensor) -> int:

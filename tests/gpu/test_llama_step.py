@@ -36,7 +36,7 @@ FACTS = LlamaConfig(
 )
 SHAPES = [(1, 256, 512, 2), (5, 384, 192, 3), (17, 256, 128, 1)]  # rows, ins, outs, parts
 if not INTERPRETED:
-    SHAPES += [(1, 3072, 5120, 3), (16, 8192, 3072, 5), (32, 3072, 16384, 1), (64, 3072, 3072, 5)]
+    SHAPES += [(1, 3072, 5120, 3), (16, 8192, 3072, 5), (32, 3072, 16384, 1), (32, 3072, 3072, 5)]
 
 
 def error(result: Tensor, expected: Tensor) -> float:
@@ -56,7 +56,7 @@ def stream_of(rows: int, width: int, dtype: torch.dtype) -> tuple[Stream, Tensor
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rows", "ins", "outs", "parts"), SHAPES)
 def test_products(rows: int, ins: int, outs: int, parts: int, dtype: torch.dtype) -> None:
-    stages = 3 if dtype == torch.bfloat16 and rows <= 32 else 2
+    stages = 3 if dtype == torch.bfloat16 else 2
     cut, whole = Blocking(parts=parts, stages=stages, lead=128), Blocking(stages=stages, lead=0)
     stream, normed = stream_of(rows, ins, dtype)
     weight = (torch.randn(outs, ins, device=DEVICE) * 0.05).to(dtype)

@@ -64,24 +64,23 @@ class LlamaStep:
         stream, cos, sin = kernels.begin(token, self._embed, layers[0].norm1, run.positions, self._frequencies, tiles)
         norms = [layer.norm1 for layer in layers[1:]] + [self._norm]
         for n, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
-            qkv = kernels.parts_product(stream, layer.qkv.T, eps, blocking(layer.qkv.T, rows))
+            qkv = kernels.parts_product(stream, layer.qkv.T, eps, blocking(layer.qkv.T))
             mixed = run.attend_step(n, qkv.view(*qkv.shape[:2], -1, dim), cos, sin, arrived)
             mixed, out = mixed.view(rows, -1).to(stream.scaled.dtype), layer.out.T
-            stream = kernels.add_product(stream, mixed, out, layer.norm2, arrived, blocking(out, rows))
-            inner = kernels.gated_product(stream, layer.gate_up.T, eps, blocking(layer.gate_up.T, rows, parts=1))
-            stream = kernels.add_product(stream, inner, layer.down.T, norm, arrived, blocking(layer.down.T, rows))
-        logits = kernels.parts_product(stream, self._head.T, eps, blocking(self._head.T, rows, parts=1))
+            stream = kernels.add_product(stream, mixed, out, layer.norm2, arrived, blocking(out))
+            inner = kernels.gated_product(stream, layer.gate_up.T, eps, blocking(layer.gate_up.T, parts=1))
+            stream = kernels.add_product(stream, inner, layer.down.T, norm, arrived, blocking(layer.down.T))
+        logits = kernels.parts_product(stream, self._head.T, eps, blocking(self._head.T, parts=1))
         return logits[0, :, : facts.vocab_size]
 
 
-def blocking(weight: Tensor, rows: int, parts: int = 0) -> Blocking:
-    """The cut of a product of weight [outs, ins] with `rows` rows; `parts` 0: as many as give `PROGRAMS`."""
+def blocking(weight: Tensor, parts: int = 0) -> Blocking:
+    """The cut of a product of weight [outs, ins]; `parts` 0: as many as give `PROGRAMS`."""
     outs, ins = weight.shape
     blocks = ins // _BLOCK
     parts = parts or max(1, min(blocks, PROGRAMS // (outs // _TILE)))
     if weight.element_size() > 2:
         return Blocking(_TILE, _BLOCK, parts, stages=2, lead=0)
     if outs // _TILE * parts > 4 * PROGRAMS:  # programs that begin overlap with others that end anyway
-        return Blocking(_TILE, _BLOCK, parts, stages=3 if rows <= 32 else 2, lead=0)
-    lead = 2 * _BLOCK if rows <= 32 and blocks >= 2 * parts else _BLOCK
-    return Blocking(_TILE, _BLOCK, parts, stages=3 if rows <= 32 else 2, lead=lead)
+        return Blocking(_TILE, _BLOCK, parts, lead=0)
+    return Blocking(_TILE, _BLOCK, parts, lead=2 * _BLOCK if blocks >= 2 * parts else _BLOCK)
