@@ -6,8 +6,9 @@ step, a frame of a rollout, a decode step that a coroutine calls). Batches are p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -25,6 +26,21 @@ class Capture(Protocol):
     """Makes fixed-shape device work something to replay; it has run once before."""
 
     def capture(self, work: Callable[[], Out]) -> Callable[[], Out]: ...
+
+
+def capture_each(
+    buckets: Iterable[int], work: Callable[[int], Out], capture: Capture, progress: Callable[[int, int], None]
+) -> dict[int, Callable[[], Out]]:
+    """Replays of `work(bucket)` by bucket, the largest first, so that the smaller ones find memory. Raises what the work raises."""
+    made: dict[int, Callable[[], Out]] = {}
+    order = sorted(buckets, reverse=True)
+    with torch.inference_mode():
+        for bucket in order:
+            progress(len(made), len(order))
+            work(bucket)  # compiles kernels and settles what the component keeps
+            made[bucket] = capture.capture(partial(work, bucket))
+    progress(len(made), len(order))
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +71,7 @@ class OpGraph:
         self._op, self._method, self._pool = op, method, pool
         self._slots = Slots(pool, most, pages)
         self._inputs = [torch.zeros(most, *dims, dtype=dtype, device=device) for dtype, dims in op.inputs]
-        self._replays: dict[int, Callable[[], tuple[Tensor, ...]]] = {}
-        with torch.inference_mode():
-            for done, bucket in enumerate(sorted(buckets, reverse=True)):
-                progress(done, len(buckets))
-                self._work(bucket)  # compiles kernels and settles what the component keeps
-
-                def work(bucket: int = bucket) -> tuple[Tensor, ...]:
-                    return self._work(bucket)
-
-                self._replays[bucket] = capture.capture(work)
-        progress(len(buckets), len(buckets))
+        self._replays = capture_each(buckets, self._work, capture, progress)
 
     def fits(self, calls: Sequence[Call]) -> bool:
         """Whether these calls can be replayed."""

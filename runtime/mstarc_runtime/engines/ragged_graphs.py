@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.engines import attend_torch
-from mstarc_runtime.engines.op_graphs import Capture
+from mstarc_runtime.engines.op_graphs import Capture, capture_each
 from mstarc_runtime.engines.paged_run import EngineError
 from mstarc_runtime.engines.transformer import Call, Column, OpSpec
 
@@ -75,17 +75,7 @@ class RaggedGraph:
             torch.zeros(most if kind == "packed" else requests, *dims, dtype=dtype, device=device)
             for kind, (dtype, dims) in zip(op.spec.params, op.inputs, strict=True)
         ]
-        self._replays: dict[int, Callable[[], tuple[Tensor, ...]]] = {}
-        with torch.inference_mode():
-            for done, bucket in enumerate(sorted(buckets, reverse=True)):
-                progress(done, len(buckets))
-                self._work(bucket)  # compiles kernels and settles what the component keeps
-
-                def work(bucket: int = bucket) -> tuple[Tensor, ...]:
-                    return self._work(bucket)
-
-                self._replays[bucket] = capture.capture(work)
-        progress(len(buckets), len(buckets))
+        self._replays = capture_each(buckets, self._work, capture, progress)
 
     def fits(self, calls: Sequence[Call]) -> bool:
         """Whether these calls can be replayed."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mstarc_runtime.engines.op_graphs import Capture
+from mstarc_runtime.engines.op_graphs import Capture, capture_each
 from mstarc_runtime.sampling.op_noise import DeviceDraws, key_columns
 from mstarc_runtime.sampling.philox import DrawKey
 
@@ -38,18 +38,8 @@ class StackGraph:
         self._method, self._site, self.most = method, site, most
         self._inputs = [value.new_zeros(most, *value.shape) for value in inputs]
         self._keys = torch.zeros(2, most, dtype=torch.int64, device=device)
-        self._replays: dict[int, Callable[[], Any]] = {}
         buckets = [*(bucket for bucket in BUCKETS if bucket < most), most]
-        with torch.inference_mode():
-            for done, bucket in enumerate(reversed(buckets)):
-                progress(done, len(buckets))
-                self._work(bucket)  # compiles kernels and settles what the component keeps
-
-                def work(bucket: int = bucket) -> Any:
-                    return self._work(bucket)
-
-                self._replays[bucket] = capture.capture(work)
-        progress(len(buckets), len(buckets))
+        self._replays = capture_each(buckets, self._work, capture, progress)
 
     def fits(self, columns: Sequence[Tensor]) -> bool:
         """Whether a call with these arguments [B, ...] can be replayed."""
