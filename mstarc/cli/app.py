@@ -138,7 +138,11 @@ def check(
     format: Findings = FindingFormat.text,
     deny_warnings: Annotated[bool, typer.Option("--deny-warnings", help="Warnings fail the check, too.")] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write the fixes that change no meaning, and report the rest.")
+        bool,
+        typer.Option(
+            "--fix",
+            help="Write the fixes that change no meaning (a result to `_`, an `allow` deleted); report the rest.",
+        ),
     ] = False,
 ) -> int:
     """Check specs and their binding files; report everything that is wrong."""

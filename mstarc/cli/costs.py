@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mstarc.cli.guard import USAGE, Failure
-from mstarc.cli.packages import Package
+from mstarc.cli.packages import Package, spec_of
 from mstarc.cli.values import pairs, plain_value
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def estimates(package: Package, call: CostCall) -> tuple[Estimate, ...]:
     found = _program(package)
     if found is None:
         if call.asked:
+            spec = spec_of(package.folder, package.plan)
             raise Failure(
-                f"`{package.plan.spec.path}` is not the spec that the package was made from", help="compile it"
+                f"`{spec}` is not the spec that the package was made from",
+                help=f"mstarc compile {spec} -o {package.folder}",
             )
         return ()
     program, binding = found

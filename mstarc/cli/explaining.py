@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from difflib import get_close_matches
 
@@ -30,10 +31,7 @@ def run_explain(code: str | None, listed: bool, format: str) -> int:
         return OK
     known = RULES.get(code.upper()) or next((r for r in RULES.values() if r.name == code.lower()), None)
     if known is None:
-        close = get_close_matches(code.upper(), RULES, n=1) or [
-            BY_NAME[name] for name in get_close_matches(code.lower(), BY_NAME, n=1)
-        ]
-        hint = f"did you mean {close[0]}?" if close else "`mstarc explain --list` shows all codes"
+        hint = f"did you mean {close}?" if (close := _near(code)) else "`mstarc explain --list` shows all codes"
         raise Failure(f"there is no rule `{code}`", USAGE, help=hint)
     page = explain_page(known.code)
     if format == "json":
@@ -49,6 +47,15 @@ def run_explain(code: str | None, listed: bool, format: str) -> int:
     else:
         sys.stdout.write(text)
     return OK
+
+
+def _near(code: str) -> str | None:
+    """The code that was meant. A code of the right form is near no other: its number is no slip of the pen."""
+    if re.fullmatch(r"MC[0-9]{3}", code.upper()):
+        return None
+    close = get_close_matches(code.upper(), RULES, n=1)
+    close += [BY_NAME[name] for name in get_close_matches(code.lower(), BY_NAME, n=1)]
+    return close[0] if close else None
 
 
 def _list(format: str) -> str:

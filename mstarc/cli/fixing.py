@@ -16,14 +16,17 @@ ROUNDS = 10  # a fix may make room for another one
 
 def fix_all(paths: Sequence[str], checked: Checked) -> Checked:
     """What is left to report after the fixes. Raises Failure if a file cannot be written."""
+    done = False
     for _ in range(ROUNDS):
         fixes = safe_fixes(checked.findings)
         if not fixes:
+            if checked.findings:
+                say(f"nothing {'else ' if done else ''}can be fixed automatically")
             break
         for file, text in fixed(fixes, checked.sources).items():
             replace_text(Path(file), text)
         for fix in fixes:
             span = fix.edits[0][0]
             say(f"fixed {span.file}:{checked.sources[span.file].line_of(span.start)}: {fix.title}")
-        checked = remembered.check(paths)
+        checked, done = remembered.check(paths), True
     return checked

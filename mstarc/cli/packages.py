@@ -5,6 +5,7 @@ Where a node's checkpoint is there, its own sizes take the place of those that t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mstarc.binding import nearest
 from mstarc.cli.findings import write_findings
-from mstarc.cli.guard import FINDINGS, USAGE, Failure
+from mstarc.cli.guard import FINDINGS, USAGE, Failure, say
 from mstarc.diagnostics.core import Collector
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def read_package(folder: str) -> Plan:
 
     path = Path(folder)
     if not path.is_dir():
-        what = "is a file; name the folder that `mstarc compile -o` wrote" if path.exists() else "does not exist"
-        raise Failure(f"`{folder}` {what}", USAGE)
+        if path.exists():
+            raise Failure(f"`{folder}` is a file; name the folder that `mstarc compile -o` wrote", USAGE)
+        raise Failure(f"`{folder}` does not exist", USAGE, help=f"looked at {path.absolute()}")
     if not (path / "plan.json").is_file():
         raise Failure(f"`{folder}` is no generated package: it has no plan.json", USAGE, help=WRITE)
     try:
@@ -66,6 +68,7 @@ def link_package(
     from mstarc.plan.placement import Placement, read_placement
 
     plan = _bound_to(read_package(folder), checkpoints or {})
+    _warn_if_stale(Path(folder), plan)
     report, limits = Collector(), Collector()
     placed = (
         Placement() if placement is None else read_placement(_placement_file(placement, Path(folder), plan), report)
@@ -79,6 +82,25 @@ def link_package(
             f"`{folder}` cannot be linked" + (f" under placement `{placement}`" if placement else ""), FINDINGS
         )
     return Package(Path(folder), plan, linked, placed, overrides, limits.failed)
+
+
+def spec_of(folder: Path, plan: Plan) -> str:
+    """The path of the spec that a package was made from, as seen from here."""
+    return os.path.normpath(folder / plan.spec.path)
+
+
+def _warn_if_stale(folder: Path, plan: Plan) -> None:
+    """One line if the spec or its binding is there and not what the package was made from: what is there runs all the same."""
+    from mstarc.plan.model import sha256_of
+
+    spec, binding = spec_of(folder, plan), os.path.normpath(folder / plan.spec.binding)
+    try:
+        texts = [Path(path).read_bytes().decode() if Path(path).is_file() else "" for path in (spec, binding)]
+    except (OSError, UnicodeDecodeError):
+        texts = []  # not as it was: the compiler reads UTF-8 only
+    if Path(spec).is_file() and (not texts or sha256_of(*texts) != plan.spec.digest):
+        changed = f"{spec} or {Path(binding).name} has changed since `{folder}` was made from it"
+        say(f"warning: {changed}; run: mstarc compile {spec} -o {folder}")
 
 
 @contextmanager
@@ -154,13 +176,16 @@ def import_from_here() -> None:
 
 
 def _placement_file(name: str, folder: Path, plan: Plan) -> Path:
-    from mstarc.plan.placement import find_placement, known_placements
+    from mstarc.plan.placement import find_placement, known_placements, placement_paths
 
-    beside = (folder / plan.spec.path).resolve().parent
+    beside = Path(spec_of(folder, plan)).parent
     path = find_placement(name, beside)
     if path.is_file():
         return path
     known = known_placements(beside)
+    there = f"; the placements here: {', '.join(known)}" if known else ""
     raise Failure(
-        f"there is no placement `{name}`", USAGE, help=f"placements here: {', '.join(known)}" if known else ""
+        f"there is no placement `{name}`",
+        USAGE,
+        help=f"looked for {', '.join(map(str, placement_paths(name, beside)))}{there}",
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mstarc.cli.costs import CostCall, cost_data, cost_lines, cost_tables, estimates
 from mstarc.cli.findings import colours
 from mstarc.cli.guard import FINDINGS, OK
-from mstarc.cli.packages import Package, link_package, undamaged
+from mstarc.cli.packages import Package, link_package, spec_of, undamaged
 from mstarc.cli.values import pairs
 from mstarc_runtime.abi.chunks import capacity_sum, policy_of
 
@@ -91,7 +91,7 @@ def _print(package: Package, found: Sequence[Estimate]) -> None:
     if len(found) > 1:
         print("\n`--request NAME` shows the calls of one")
     if not found:
-        print(f"\nno costs: {package.plan.spec.path} is not the spec that the package was made from")
+        print(f"\nno costs: {spec_of(package.folder, package.plan)} is not the spec that the package was made from")
 
 
 def tables(package: Package) -> Iterator[Table]:

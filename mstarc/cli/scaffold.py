@@ -133,7 +133,9 @@ def run_new(name: str, folder: Path) -> int:
     from mstarc.syntax.machine import machine
 
     if _NAME.fullmatch(name) is None:
-        raise Failure(f"`{name}` is no name: a letter, then letters, digits and _, at most 64", USAGE)
+        near = re.sub(r"[^A-Za-z0-9_]+", "_", name).lstrip("0123456789_")[:64].rstrip("_")
+        what = f"`{name}` is no name: a letter, then letters, digits and _, at most 64"
+        raise Failure(what, USAGE, help=f"mstarc new {near}" if near else "")
     if name in machine().reserved or keyword.iskeyword(name):
         raise Failure(f"`{name}` is a word of the language", USAGE, help=f"mstarc new my_{name}")
     files = scaffold(name)

@@ -93,10 +93,15 @@ class Placement:
         return _find(self.source, table, key)
 
 
+def placement_paths(name: str, beside: Path) -> tuple[Path, ...]:
+    """What a name may mean: a path, or a name in `specs/placements/` here or in `placements/` beside the spec."""
+    files = (Path("specs/placements") / f"{name}.toml", beside / "placements" / f"{name}.toml")
+    return (Path(name), *dict.fromkeys(files))
+
+
 def find_placement(name: str, beside: Path) -> Path:
-    """A path, or a name in `specs/placements/` here or in `placements/` beside the spec; what is not found is returned as it is."""
-    places = (Path(name), Path("specs/placements") / f"{name}.toml", beside / "placements" / f"{name}.toml")
-    return next((path for path in places if path.is_file()), Path(name))
+    """The first file among `placement_paths`; if there is none, the name as a path."""
+    return next((path for path in placement_paths(name, beside) if path.is_file()), Path(name))
 
 
 def known_placements(beside: Path) -> list[str]:

@@ -62,7 +62,14 @@ def test_what_cannot_be_fixed_is_reported(mstarc: Command, spec: Path) -> None:
     text = spec.read_text(encoding="utf-8")
     ran = mstarc("check", spec, "--fix")
     assert ran.status == 1 and "error[MC002]" in ran.err
+    assert ran.err.startswith("nothing can be fixed automatically\n"), "the others wait for the program to be whole"
     assert spec.read_text(encoding="utf-8") == text
+
+
+def test_what_is_left_after_the_fixes(mstarc: Command, spec: Path) -> None:
+    spec.write_text(MODEL.replace("    emit y", "    z = x + 1\n    emit y"), encoding="utf-8")
+    ran = mstarc("check", spec, "--fix")
+    assert ran.status == 0 and "\nnothing else can be fixed automatically\nwarning[MC006]: `z`" in ran.err
 
 
 def test_a_file_that_cannot_be_written(mstarc: Command, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,10 @@ def test_explain(mstarc: Command) -> None:
     assert json.loads(mstarc("explain", "MC202", "--format", "json").out)["page"] == page.out
     wrong = mstarc("explain", "MC2O2")
     assert (wrong.status, "did you mean MC202" in wrong.err) == (2, True)
+    other = mstarc("explain", "MC999")
+    assert (
+        other.status == 2 and "`mstarc explain --list` shows all codes" in other.err and "did you mean" not in other.err
+    )
     assert mstarc("explain").status == 2
     assert mstarc("explain", "MC202", "--list").status == 2
 

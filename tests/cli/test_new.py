@@ -70,6 +70,12 @@ def test_what_is_no_name(name: str, mstarc: Command, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("name", "near"), [("my-model", "my_model"), ("2x", "x"), ("a b/c", "a_b_c"), ("ü", "")])
+def test_a_name_is_offered(name: str, near: str, mstarc: Command, tmp_path: Path) -> None:
+    ran = mstarc("new", name, tmp_path)
+    assert ran.status == 2 and (f"help: mstarc new {near}\n" in ran.err if near else "help" not in ran.err)
+
+
 def test_nothing_is_overwritten(mstarc: Command, tmp_path: Path) -> None:
     kept = tmp_path / "README.md"
     kept.write_text("mine")

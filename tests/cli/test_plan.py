@@ -156,9 +156,32 @@ def test_no_costs_of_a_spec_that_has_changed(mstarc: Command, project: Path) -> 
     spec = project / "specs/hello.walk"
     spec.write_text(spec.read_text() + "\n# more\n")
     ran = mstarc("plan", "generated/hello")
-    assert ran.status == 0 and "no costs" in ran.out
+    assert ran.status == 0 and "no costs: specs/hello.walk is not the spec" in ran.out
     asked = mstarc("plan", "generated/hello", "--set", "n=1")
     assert asked.status == 1 and "not the spec" in asked.err
+    assert "help: mstarc compile specs/hello.walk -o generated/hello\n" in asked.err
+
+
+@pytest.mark.parametrize("name", ["hello.walk", "hello.yaml"])
+def test_a_stale_package_says_what_has_changed(name: str, mstarc: Command, project: Path) -> None:
+    assert mstarc("plan", "generated/hello").err == ""
+    changed = project / "specs" / name
+    changed.write_text(changed.read_text() + "\n# more\n")
+    ran = mstarc("plan", "generated/hello")
+    assert (ran.status, ran.err) == (
+        0,
+        "warning: specs/hello.walk or hello.yaml has changed since `generated/hello` was made from it; "
+        "run: mstarc compile specs/hello.walk -o generated/hello\n",
+    )
+    (project / "specs/hello.walk").unlink()
+    assert mstarc("plan", "generated/hello").err == "", "a package may go without its spec"
+
+
+def test_what_is_not_there_says_where_it_was_looked_for(mstarc: Command, project: Path) -> None:
+    ran = mstarc("plan", "nowhere")
+    assert ran.status == 2 and f"looked at {project / 'nowhere'}\n" in ran.err
+    ran = mstarc("plan", "generated/hello", "-p", "nosuch")
+    assert ran.status == 2 and "looked for nosuch, specs/placements/nosuch.toml\n" in ran.err
 
 
 def test_a_chip_that_is_not_known(mstarc: Command, tmp_path: Path) -> None:

@@ -101,6 +101,15 @@ def test_a_package_without_its_python(mstarc: Command, project: Path, calls: Cal
     assert (ran.status, "conductor.py does not exist" in ran.err, calls) == (1, True, [])
 
 
+def test_a_stale_package_runs_and_is_told(mstarc: Command, project: Path, calls: Calls) -> None:
+    spec = project / "specs/hello.walk"
+    spec.write_text(spec.read_text() + "\n# more\n")
+    for args in (("call", "generated/hello", "--input", "start=1"), ("run", "generated/hello")):
+        ran = mstarc(*args)
+        assert ran.status == 7 and ran.err.startswith("warning: specs/hello.walk or hello.yaml has changed since")
+    assert len(calls) == 2
+
+
 def test_a_runtime_that_is_not_installed() -> None:
     """In a process of its own: modules that are imported twice would be two for the tests after it."""
     missing = "import sys; sys.modules['fastapi'] = sys.modules['zmq'] = None"
