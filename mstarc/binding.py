@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from mstarc.binding_file import BINDING, Binding
@@ -16,6 +17,7 @@ from mstarc.diagnostics.core import Collector, Label, Rule
 from mstarc.ir.core import ForParts, Program
 from mstarc.ir.types import Expr, ListOf, Lit
 from mstarc.ir.visit import every_op
+from mstarc.passes.lower.known import Given
 from mstarc.shapes import Path, Problem
 from mstarc.source import SourceFile, Span
 from mstarc.yaml_tree import NotTaken, read_tree
@@ -223,6 +225,16 @@ def _missing_config(name: str, path: str, span: Span, bound: Bound, report: Coll
     second = bound.label(("config", section)) or bound.label(("config",))
     message = f"config `{name}` reads `{path}`, which {bound.source.path} does not give"
     _finding(report, rules.MC905, message, span, path, help_text, second)
+
+
+def values_given(bound: Bound) -> dict[str, Given]:
+    """Config path -> its value, and the name of the file that gives it."""
+    by = PurePath(bound.source.path).name
+    return {
+        f"{section}.{key}": Given(value, by)
+        for section, values in bound.binding.config.items()
+        for key, value in values.items()
+    }
 
 
 def with_config(program: Program, binding: Binding) -> Program:

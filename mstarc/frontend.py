@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Program
 from mstarc.passes.lower import lower
+from mstarc.passes.lower.known import Given
 from mstarc.source import SourceFile, Span
 from mstarc.syntax.parser import parse_walk
 
@@ -29,11 +31,13 @@ def load(path: str | Path) -> tuple[Program | None, Collector, SourceFile]:
     return load_text(name, text)
 
 
-def load_text(name: str, text: str) -> tuple[Program | None, Collector, SourceFile]:
-    """The same for a text at hand; `name` stands for it in messages."""
+def load_text(
+    name: str, text: str, given: Mapping[str, Given] | None = None
+) -> tuple[Program | None, Collector, SourceFile]:
+    """The same for a text at hand; `name` stands for it in messages. given: values of configs, by path, to compare dims with."""
     report = Collector()
     source = SourceFile(name, text)
     model = parse_walk(source, report)
     if model is None:
         return None, report, source
-    return lower(model, report), report, source
+    return lower(model, report, given), report, source

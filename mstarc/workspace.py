@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mstarc.binding import Bound, check_binding, read_binding, with_config
+from mstarc.binding import Bound, check_binding, read_binding, values_given, with_config
 from mstarc.binding_file import Binding
 from mstarc.binding_use import check_config_use
 from mstarc.checked import Checked, find_models, joined
@@ -81,10 +81,11 @@ def _load(
     if source is None:
         return None, None
     sources[name] = source
-    program, found, _ = _guard("frontend", lambda: frontend.load_text(name, source.text))
+    bound = _guard("read_binding", lambda: _read_beside(name, texts, sources, report))
+    given = values_given(bound) if bound is not None else {}
+    program, found, _ = _guard("frontend", lambda: frontend.load_text(name, source.text, given))
     for diagnostic in found.findings():
         _forward(diagnostic, report)
-    bound = _guard("read_binding", lambda: _read_beside(name, texts, sources, report))
     if program is None:
         return None, bound
     if bound is not None:

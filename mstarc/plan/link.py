@@ -23,6 +23,7 @@ from mstarc.plan.evaluate import ConfigScope, DefaultScope, MostScope, walks_of
 from mstarc.plan.groups import report_groups
 from mstarc.plan.layout import Layout, binds_of, layouts_of
 from mstarc.plan.limits import report_limits
+from mstarc.plan.link_dims import report_dims
 from mstarc.plan.link_loops import link_loops
 from mstarc.plan.link_ops import link_node, link_sampler, link_stream_args, stream_capacity
 from mstarc.plan.model import Plan, WalkPlan
@@ -84,6 +85,7 @@ class _Linker:
 
     def link(self) -> Linked | None:
         self._check_names()
+        report_dims(self.plan, Path(self.spec), self.overrides, self.report)
         for context in self.plan.contexts:
             if not context.max:
                 self.fault(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mstarc.diagnostics.core import Collector
 from mstarc.ir import core
 from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.finish import finish
+from mstarc.passes.lower.known import Given
 from mstarc.passes.lower.requests import Phases, RequestBody
 from mstarc.passes.lower.symbols import Symbols
 from mstarc.passes.lower.walks import WalkBody
@@ -16,10 +18,13 @@ from mstarc.syntax import ast
 __all__ = ["lower"]
 
 
-def lower(model: ast.Model, collector: Collector) -> core.Program | None:
-    """The model as IR; None if there were errors. Requests come first: they say which walk parameters are host values."""
+def lower(model: ast.Model, collector: Collector, given: Mapping[str, Given] | None = None) -> core.Program | None:
+    """The model as IR; None if there were errors. Requests come first: they say which walk parameters are host values.
+
+    given: config path -> its value, with which dims are compared; the IR keeps the names.
+    """
     symbols = Symbols(collector, model.complete)
-    declarations = Declarations(model, symbols, collector)
+    declarations = Declarations(model, symbols, collector, given)
     declarations.declare_all()
     program = declarations.lower()
     phases: Phases = {}

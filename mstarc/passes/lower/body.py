@@ -30,7 +30,7 @@ class Body(ABC):
         self.symbols = symbols
         self.declarations = declarations
         self.report = report
-        self.dims = Dims(declarations.meaning)
+        self.dims = Dims(declarations.known)
         self.values = Values()
         self.names = Names()
         self.depth = 0  # loop bodies around here

@@ -105,7 +105,9 @@ class Builtins:
         for other in branches[1:]:
             a, b = first.type, other.type
             if isinstance(a, Tensor) and isinstance(b, Tensor) and not self._scope.scope.dims.same(a, b):
-                self._scope.mismatch(f"`guide` mixes {type_text(a)} with {type_text(b)}", other.span)
+                self._scope.mismatch(
+                    f"`guide` mixes {type_text(a)} with {type_text(b)}{self._scope.scope.dims.why()}", other.span
+                )
         made = Apply("guide", tuple(arg.expr for arg in args))
         return Typed(made, content(first.type), joint_phase(*args), tree.span)
 

@@ -88,15 +88,16 @@ class Matcher:
             )
             return
         due = self.instance(port.type)
+        host_fits = True
         if port.host and port.name in self._bound:
-            self._dims.unify(self._bound[port.name], arg.expr)
+            host_fits = self._dims.unify(self._bound[port.name], arg.expr)
         elif port.host:
             self._bound[port.name] = arg.expr
-        if arg.type is None or self._fits(due, content(arg.type)):
+        if arg.type is None or (self._fits(due, content(arg.type)) and host_fits):
             return
         self._report.report(
             rules.MC007,
-            f"`{port.name}` of `{self._callee}` is {type_text(port.type)}, the argument is {self._text(arg.type)}",
+            f"`{port.name}` of `{self._callee}` is {type_text(port.type)}, the argument is {self._text(arg.type)}{self._dims.why()}",
             arg.span,
             f"this is {self._text(arg.type)}",
             secondary=(Label(self._span, "in this call"),) if self._span != arg.span else (),
@@ -109,7 +110,8 @@ class Matcher:
             help_text = "declare it optional (`?`), or bind it on every path"
             self._report.report(rules.MC301, message, self._span, help=help_text, subject=name)
         elif value.type is not None and not self._fits(due, content(value.type)):
-            message = f"the result `{name}` of walk `{self._callee}` is declared {type_text(due)} and bound as {self._text(value.type)}"
+            declared = f"the result `{name}` of walk `{self._callee}` is declared {type_text(due)}"
+            message = f"{declared} and bound as {self._text(value.type)}{self._dims.why()}"
             self._report.report(rules.MC007, message, self._span, subject=name)
 
     def _text(self, kind: Type) -> str:

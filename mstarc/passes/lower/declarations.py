@@ -12,6 +12,7 @@ from mstarc.ir import core
 from mstarc.ir.types import Enum, Expr, Ref, Scalar, Type
 from mstarc.passes.lower.dims import Dims
 from mstarc.passes.lower.expressions import path_text
+from mstarc.passes.lower.known import Given, Known
 from mstarc.passes.lower.ops import NodeReader
 from mstarc.passes.lower.order import read_names
 from mstarc.passes.lower.resources import Resources
@@ -38,11 +39,14 @@ Valued = ast.Entry | ast.Param | ast.Let
 class Declarations:
     """Lowers the declarations of a model."""
 
-    def __init__(self, model: ast.Model, symbols: Symbols, report: Collector) -> None:
+    def __init__(
+        self, model: ast.Model, symbols: Symbols, report: Collector, given: Mapping[str, Given] | None = None
+    ) -> None:
         self.model = model
         self.symbols = symbols
         self.report = report
-        self.types = WrittenTypes(symbols, report, self.meaning)
+        self.known = Known(self._meaning, given or {})
+        self.types = WrittenTypes(symbols, report, self.known)
         self._valued: dict[str, core.Config | core.Param | core.Let] = {}
 
     def of(self, kind: type[D]) -> list[D]:
@@ -53,7 +57,7 @@ class Declarations:
         name = getattr(decl, "name", None)
         return not isinstance(name, ast.Name) or self.symbols.owns(name, decl)
 
-    def meaning(self, ref: Ref) -> Expr | None:
+    def _meaning(self, ref: Ref) -> Expr | None:
         """What a config or let stands for, if the model says."""
         return self.symbols.values.get((ref.scope, ref.name))
 
@@ -184,6 +188,7 @@ class Declarations:
     def _config(self, decl: ast.Entry) -> core.Config:
         name, value = decl.name.text, decl.value
         if isinstance(value, ast.Path) and len(value.names) > 1:
+            self.known.paths[name] = path_text(value)
             return core.Config(name, path=path_text(value), span=decl.span)
         found = self.types.plain.host(value, f"config `{name}`")
         self._remember("config", name, found)

@@ -3,7 +3,8 @@
 A dim is `declared` (named in a signature: it stands for any length, so two different ones are never equal) or `open` (a length
 that only a call decides: an op's own free dim, what an extern returns, what a loop collects). Open dims are solved for; the
 others must be equal as polynomials. A config or param may turn out to be a number that is written elsewhere, so the two may be
-equal; two different ones are not expected to be, and a declared dim is no fixed number.
+equal; two different ones are not expected to be, and a declared dim is no fixed number. Where the binding gives the number of a
+config (`Known`), it decides.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from typing import TypeAlias
 
 from mstarc.ir.types import Binary, Chunk, Expr, Lit, Ref, Struct, Tensor, Type, Unary, Var
 from mstarc.ir.visit import every_expr
+from mstarc.passes.lower.known import Known
 
 Monomial: TypeAlias = tuple[str, ...]  # sorted atoms
 Polynomial: TypeAlias = dict[Monomial, int]
-Meaning: TypeAlias = Callable[[Ref], Expr | None]  # what a config or let stands for, if the model says
 
 
 @dataclass
 class Dims:
     """The dims of one unit. An open dim's name holds a `#` until `finish` gives it a plain one."""
 
-    meaning: Meaning
+    known: Known
     declared: set[str] = field(default_factory=set)
     _solved: dict[str, Expr] = field(default_factory=dict)
     _open: dict[str, str] = field(default_factory=dict)  # open dim -> the name it would like to have
     _equations: list[tuple[Expr, Expr]] = field(default_factory=list)
     _final: dict[str, str] = field(default_factory=dict)
     _atoms: dict[str, Expr] = field(default_factory=dict)
+    _conflicts: list[str] = field(default_factory=list)
 
     def declare(self, name: str) -> Ref:
         """A dim that a signature names; the same name is the same dim."""
@@ -112,7 +114,18 @@ class Dims:
         if any(isinstance(leaf, Var) for side in leaves for leaf in side):
             return True
         named = [side for side in leaves if side]
-        return len(named) == 1 and all(isinstance(leaf, Ref) and leaf.scope in ("config", "param") for leaf in named[0])
+        if len(named) != 1 or any(
+            not isinstance(leaf, Ref) or leaf.scope not in ("config", "param") for leaf in named[0]
+        ):
+            return False
+        conflict = self.known.conflict(*sides)
+        self._conflicts += [conflict] if conflict else []
+        return not conflict
+
+    def why(self) -> str:
+        """What the last equations failed by, to be put behind the message; "" unless numbers of configs decided."""
+        told, self._conflicts = "; ".join(dict.fromkeys(self._conflicts)), []
+        return f": {told}" if told else ""
 
     # ------------------------------------------------------------------------------------------------------- polynomials
 
@@ -134,7 +147,7 @@ class Dims:
 
     def _expanded(self, expr: Expr) -> Expr:
         if isinstance(expr, Ref) and expr.scope in ("config", "let"):
-            return self.meaning(expr) or expr
+            return self.known.meaning(expr) or expr
         return expr
 
     def _atom(self, expr: Expr) -> str:

@@ -169,7 +169,7 @@ class Expressions:
         if kind is None and a.type is not None and b.type is not None:
             self.report.report(
                 rules.MC303,
-                f"the arms are {type_text(a.type)} and {type_text(b.type)}",
+                f"the arms are {type_text(a.type)} and {type_text(b.type)}{self.scope.dims.why()}",
                 tree.span,
                 "both arms have one type",
                 help="give both arms one type, or guard two statements with `when`",

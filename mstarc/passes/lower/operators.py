@@ -49,7 +49,8 @@ def binary(scope: Expressions, op: str, a: Typed, b: Typed, span: Span) -> Typed
         return poison(span, phase)
     dims = joined_dims(scope.scope.dims, left, right)
     if dims is None:
-        scope.mismatch(f"operands of `{op}` have the shapes {type_text(left)} and {type_text(right)}", span)
+        shapes = f"{type_text(left)} and {type_text(right)}"
+        scope.mismatch(f"operands of `{op}` have the shapes {shapes}{scope.scope.dims.why()}", span)
         return poison(span, phase)
     if op in ("and", "or", "==", "!=", *_ORDER):
         return Typed(made, Tensor("bool", dims) if dims or phase == "device" else BOOL, phase, span)

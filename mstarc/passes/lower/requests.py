@@ -238,7 +238,7 @@ class RequestBody(Body):
     def _signature(self, walk: ast.Walk) -> tuple[list[core.Port], list[core.Port]]:
         """Parameters and results of a walk. What is wrong with their types is reported where the walk is lowered."""
         quiet = self.declarations.quiet()
-        dims = Dims(self.declarations.meaning)
+        dims = Dims(self.declarations.known)
         params, results = quiet.signature(walk.params, dims), quiet.outputs(walk.results, dims)
         return (
             [core.Port(field.name.text, kind or INT) for field, kind in zip(walk.params, params, strict=True)],

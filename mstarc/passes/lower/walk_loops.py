@@ -213,7 +213,7 @@ class WalkLoops(WalkCalls):
             texts = [type_text(self.dims.resolved(k)) for k in (first, kind)]
             self.report.report(
                 rules.MC203,
-                f"`{carry.name.text}` enters loop `{scope.label}` as {texts[0]} and leaves its body as {texts[1]}",
+                f"`{carry.name.text}` enters loop `{scope.label}` as {texts[0]} and leaves its body as {texts[1]}{self.dims.why()}",
                 value.span,
                 f"bound as {texts[1]}",
                 secondary=(Label(carry.name.span, f"carried as {texts[0]}"),),
@@ -277,7 +277,7 @@ class WalkLoops(WalkCalls):
         else:
             known.every = False
             if item.dtype != known.item.dtype or not self.dims.same(item, known.item):
-                message = f"`{into.text}` collects {type_text(known.item)} and {type_text(item)}"
+                message = f"`{into.text}` collects {type_text(known.item)} and {type_text(item)}{self.dims.why()}"
                 self.expressions.mismatch(message, value.span)
         self.ops.append(core.Collect(value.expr, into.text, span=tree.span))
 

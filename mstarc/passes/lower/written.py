@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.types import DTYPES, SCALARS, Enum, Expr, Lit, Media, Parts, Ref, Scalar, Struct, Tensor, Type
-from mstarc.passes.lower.dims import Dims, Meaning, substituted
+from mstarc.passes.lower.dims import Dims, substituted
 from mstarc.passes.lower.expressions import Expressions
+from mstarc.passes.lower.known import Known
 from mstarc.passes.lower.symbols import Symbols
 from mstarc.passes.lower.typed import INT, Typed
 from mstarc.syntax import ast
@@ -38,10 +39,10 @@ class PlainScope:
 class WrittenTypes:
     """Reads the types of one model."""
 
-    def __init__(self, symbols: Symbols, report: Collector, meaning: Meaning) -> None:
+    def __init__(self, symbols: Symbols, report: Collector, known: Known) -> None:
         self.symbols = symbols
         self.report = report
-        self.scope = PlainScope(Dims(meaning))
+        self.scope = PlainScope(Dims(known))
         self.plain = Expressions(symbols, report, self.scope)
         self._open: list[str] = []  # structs that are being read
 
