@@ -24,13 +24,7 @@ MC002 = Rule(
     "MC002", "unknown-name", "error", "every reference resolves to a declaration of the right kind", ("MC004",)
 )
 MC003 = Rule("MC003", "rebound-name", "error", "a name is bound once on any path, unless the loop around it carries it")
-MC004 = Rule(
-    "MC004",
-    "unbound-input",
-    "error",
-    "each parameter of a call gets exactly one argument",
-    help="pass each parameter once, in order or by name",
-)
+MC004 = Rule("MC004", "unbound-input", "error", "each parameter gets one argument, each result of a call one name")
 MC005 = Rule("MC005", "use-before-bind", "error", "a name is used only after the statement that binds it")
 MC006 = Rule("MC006", "dead-value", "warning", "a bound value is used on at least one path")
 MC007 = Rule(

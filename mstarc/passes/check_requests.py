@@ -111,12 +111,18 @@ def _check_ends(program: Program, names: Names, report: Collector) -> None:
         takes = [e for e in touched if e.kind == "take" and e.name == stream.name]
         if sends and takes:
             continue
+        send, take = f"send on it (`send x -> {stream.name}`)", f"take from it (`for x in {stream.name} {{ ... }}`)"
         if not sends and not takes:
-            message = f"stream `{stream.name}` is neither sent on nor taken from"
+            what, missing = "neither sent on nor taken from", f"{send} in one arm of a `together`, {take} in another"
+        elif sends:
+            what, missing = "never taken from", f"{take} in another arm of the sender's `together`"
         else:
-            message = f"stream `{stream.name}` is " + ("never taken from" if sends else "never sent on")
+            what, missing = "never sent on", f"{send} in another arm of the taker's `together`"
         second = tuple(Label(e.span, f"the only end is in walk `{e.walk}`") for e in (sends + takes)[:1])
-        report.report(rules.MC411, message, stream.span, secondary=second, subject=stream.name)
+        message = f"stream `{stream.name}` is {what}"
+        end = " and its end" if second else ""
+        help_text = f"{missing}, or delete the stream{end}"
+        report.report(rules.MC411, message, stream.span, secondary=second, subject=stream.name, help=help_text)
 
 
 def _check_takes(request: Request, names: Names, report: Collector) -> None:

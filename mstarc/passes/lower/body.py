@@ -228,12 +228,18 @@ class Body(ABC):
 
     def _wrong_results(self, tree: ast.Call, given: int, wanted: int) -> None:
         what = "no value" if given == 0 else "one value" if given == 1 else f"{given} values"
-        due = "one is due here" if wanted == 1 else f"{wanted} names stand for them"
+        due = "one is due here" if wanted == 1 else f"{wanted} names stand for {'it' if given == 1 else 'them'}"
+        if given == 0:
+            due, help_text = "one is due here", "call it as a statement of its own"
+        elif given == 1:
+            help_text = "write one name before `=`"
+        else:
+            help_text = f"bind them first: {given} names before `=`; `_` discards one"
         self.report.report(
             rules.MC004,
             f"`{path_text(tree.callee)}` gives {what}, {due}",
             tree.span,
-            help="bind them first; `_` discards one" if given > 1 else None,
+            help=help_text,
             subject=path_text(tree.callee),
         )
 
@@ -288,7 +294,7 @@ class Body(ABC):
         """`name = expression`."""
         if len(tree.targets) != 1:
             message = f"one value is bound to {len(tree.targets)} names"
-            self.report.report(rules.MC004, message, tree.value.span)
+            self.report.report(rules.MC004, message, tree.value.span, help="write one name before `=`")
             self.fail(tree.targets, value.phase)
             return
         name = tree.targets[0]

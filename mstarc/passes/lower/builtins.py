@@ -54,7 +54,7 @@ class Builtins:
             wanted = str(low) if low == high else f"{low} to {high}"
             many = "by position" if low <= len(tree.args) <= high else f"not {len(tree.args)}"
             message = f"`{name}` takes {wanted} argument{'s' if high > 1 else ''}, {many}"
-            report.report(rules.MC004, message, tree.span, subject=name)
+            report.report(rules.MC004, message, tree.span, subject=name, help="pass each argument once, in order")
             return poison(tree.span)
         if tree.access:
             report.report(rules.MC507, f"`{name}` uses no context", tree.access[0].span)

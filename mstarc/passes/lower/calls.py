@@ -14,6 +14,8 @@ from mstarc.passes.lower.typed import FLOATS, INTS, Typed, content, is_optional,
 from mstarc.source import Span
 from mstarc.syntax import ast
 
+_ONCE = "pass each parameter once, in order or by name"
+
 
 class Matcher:
     """Matches arguments of one call of `callee`. Its free dims become open dims of the caller, one each a call."""
@@ -44,20 +46,22 @@ class Matcher:
             elif k < len(names):
                 name = names[k]
             else:
-                self._wrong_count(ports, len(args))
+                self._wrong_count(ports, args)
                 return None
             if name in placed:
                 message = f"`{self._callee}` is given `{name}` twice"
-                self._report.report(rules.MC004, message, arg.span, subject=name)
+                self._report.report(rules.MC004, message, arg.span, subject=name, help=_ONCE)
                 return None
             placed[name] = arg.value
         missing = [port.name for port in ports if port.name not in placed and (all_due or not is_optional(port.type))]
         if missing:
-            self._wrong_count(ports, len(args), missing)
+            self._wrong_count(ports, args, missing)
             return None
         return [placed.get(name) for name in names]
 
-    def _wrong_count(self, ports: Sequence[core.Port], given: int, missing: Sequence[str] = ()) -> None:
+    def _wrong_count(self, ports: Sequence[core.Port], args: Sequence[ast.Arg], missing: Sequence[str] = ()) -> None:
+        given = len(args)
+        split = given > len(ports) and any(isinstance(arg.value, ast.Call) and arg.value.access for arg in args)
         signature = ", ".join(f"{port.name}: {'host ' if port.host else ''}{type_text(port.type)}" for port in ports)
         lacks = f": {', '.join(f'`{name}`' for name in missing)} is missing" if missing else ""
         are = "is" if given == 1 else "are"
@@ -66,7 +70,7 @@ class Matcher:
             f"`{self._callee}` takes {_many(len(ports), 'argument')}, {given} {are} given{lacks}",
             self._span,
             notes=(f"it is declared as {self._callee}({signature})",),
-            help="several contexts stand in parentheses: `writes (a, b)`" if given > len(ports) else None,
+            help="several contexts stand in parentheses: `writes (a, b)`" if split else _ONCE,
             subject=self._callee,
         )
 

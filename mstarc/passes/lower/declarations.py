@@ -177,7 +177,8 @@ class Declarations:
             case ast.Let():
                 value = self.types.plain.host(decl.value, "a `let`")
                 if len(decl.names) > 1:
-                    self.report.report(rules.MC004, "a `let` gives one name a value", decl.names[1].span)
+                    message, help_text = "a `let` gives one name a value", "write one `let` a name"
+                    self.report.report(rules.MC004, message, decl.names[1].span, help=help_text)
                 self._remember("let", name, value)
                 self._valued[name] = core.Let(name, value.expr, span=decl.span)
 

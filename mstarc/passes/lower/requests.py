@@ -130,7 +130,8 @@ class RequestBody(Body):
     def _for(self, tree: ast.For) -> None:
         if len(tree.over) != 1 or len(tree.names) != 1:
             message = "in a request, `for` goes over one list of parts with one name"
-            self.report.report(rules.MC004, message, tree.names[0].span.to(tree.over[-1].span))
+            at = tree.names[0].span.to(tree.over[-1].span)
+            self.report.report(rules.MC004, message, at, help="write one `for` a list")
             return
         over = self.expressions.host(tree.over[0], "a list of parts")
         members = over.type.members if isinstance(over.type, Parts) else None
@@ -207,7 +208,8 @@ class RequestBody(Body):
         if symbol is not None or len(tree.callee.names) > 1 or name in FORMS:
             what = f"a {symbol.kind}" if symbol is not None else "for walks"
             message = f"a request calls walks and externs; `{name}` is {what}"
-            self.report.report(rules.MC002, message, tree.callee.span, subject=name)
+            help_text = None if symbol is not None else f"call `{name}` in a walk, and here that walk"
+            self.report.report(rules.MC002, message, tree.callee.span, subject=name, help=help_text)
         else:
             known = [other for other, found in self.symbols.table.items() if found.kind in ("walk", "extern")]
             self.symbols.unknown(tree.callee.names[0], "walk or extern", known)

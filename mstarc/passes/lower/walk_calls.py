@@ -56,7 +56,7 @@ class WalkCalls(Body):
                 rules.MC004,
                 f"`sample` takes a sampler and logits, {len(tree.args)} arguments are given",
                 tree.span,
-                help="several contexts stand in parentheses: `writes (a, b)`" if len(tree.args) > 2 else None,
+                help="several contexts stand in parentheses: `writes (a, b)`" if len(tree.args) > 2 else "name both",
                 subject="sample",
             )
             return self.fail(targets, "device")
@@ -115,7 +115,8 @@ class WalkCalls(Body):
     def _next(self, tree: ast.Call, targets: Sequence[ast.Name] | None) -> Results:
         self.no_access(tree)
         if not tree.args:
-            self.report.report(rules.MC004, "`next` takes the names of streams", tree.span, subject="next")
+            message, help_text = "`next` takes the names of streams", "write `next(STREAM)`"
+            self.report.report(rules.MC004, message, tree.span, subject="next", help=help_text)
         streams = [self.stream(arg.value) for arg in tree.args]
         known = [stream for stream in streams if stream is not None]
         if len(known) < len(streams) or not known:

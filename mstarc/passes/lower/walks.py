@@ -164,7 +164,7 @@ class WalkBody(WalkLoops):
         streams = [stream for stream in found if stream is not None]
         if len(tree.names) != len(tree.over):
             message = f"{len(tree.over)} streams give {len(tree.over)} chunks, {len(tree.names)} names stand for them"
-            self.report.report(rules.MC004, message, tree.span)
+            self.report.report(rules.MC004, message, tree.span, help="write one name a stream")
             return
         kinds: Sequence[Type | None] = [Chunk(s.name, chunk_type(s, self.dims)) for s in streams]
         if len(streams) < len(found):
