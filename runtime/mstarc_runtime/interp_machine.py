@@ -89,7 +89,8 @@ class DenseRun:
 class ComponentMachine:
     """Implements `mstarc.interp.Machine` with components (by node) and externs (by name).
 
-    config: node -> its section. Values are arrays of one library: numpy if every component has `ARRAYS = "numpy"`, else torch.
+    config: node -> its section. Values are arrays of one library: numpy if every component has `ARRAYS = "numpy"`, else torch; what a
+    component takes and gives is of its own.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class ComponentMachine:
         self._components, self._config = components, config
         self._externs: Any = externs if externs is not None else {}
         self._histories: dict[str, tuple[Any, Any]] = {}
-        plain = all(getattr(component, "ARRAYS", "torch") == "numpy" for component in components.values())
-        self.arrays: Arrays = NumpyArrays() if plain else TorchArrays()
+        plain = {node for node, component in components.items() if getattr(component, "ARRAYS", "torch") == "numpy"}
+        self.arrays: Arrays = NumpyArrays() if plain == components.keys() else TorchArrays()
+        self._plain, self._numpy = plain, NumpyArrays()
 
     @classmethod
     def of_linked(cls, linked: Linked) -> ComponentMachine:
@@ -142,9 +144,12 @@ class ComponentMachine:
         from mstarc_runtime.sampling.op_noise import OpNoise
         from mstarc_runtime.worker.cells import OpCells
 
-        found: list[Any] = [OpCells(self.arrays, [run.cells], batched)] if run.cells else []
+        arrays = self._library(run.node)
+        if run.node in self._plain:
+            run.cells.update({name: self.arrays.to_host(value) for name, value in run.cells.items()})
+        found: list[Any] = [OpCells(arrays, [run.cells], batched)] if run.cells else []
         if run.key is not None:
-            found.append(OpNoise(self.arrays, [_philox_key(run.key)], batched))
+            found.append(OpNoise(arrays, [_philox_key(run.key)], batched))
         draw = run.draw
         if draw is not None:
             found.append((lambda logits: draw(logits[0])[None]) if batched else draw)
@@ -155,6 +160,10 @@ class ComponentMachine:
 
         return new_cell(self.arrays, kind.dtype, dims, init)
 
+    def _library(self, node: str) -> Arrays:
+        """The library of the arrays that a node's component takes."""
+        return self._numpy if node in self._plain else self.arrays
+
     def _argument(self, run: OpRun, k: int, batched: bool) -> Any:
         """An argument as the component protocol has it for one request: packed as it is, host in a list, others on a new dim 0."""
         port, value = run.decl.params[k], run.args[k]
@@ -162,7 +171,7 @@ class ComponentMachine:
             return None
         if port.host:
             return [value] if run.store is not None else value
-        array = self.arrays.asarray(value)
+        array = self.arrays.to_host(value) if run.node in self._plain else self.arrays.asarray(value)
         packed = run.store is not None and _is_packed(port.type)
         return array[None] if batched and not packed else array
 

@@ -1,6 +1,9 @@
 """The ops of a rank's nodes: batches calls for the engines, isolates failures, and owns pools and samplers.
 
 A failure inside a batched call is retried request by request, so that it hits only the request that causes it.
+
+Values of a rank are arrays of one library: torch if it holds a torch component. A numpy component in such a rank takes and gives numpy
+all the same: what it is handed is made numpy, what it gives is made torch.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink, WalkLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
@@ -67,7 +72,8 @@ class OpTable:
         nodes = nodes_of_rank(linked, rank)
         classes = {node.name: resolve(node.component) for node in nodes}
         numpy_only = all(_arrays_of(node, classes[node.name]) == "numpy" for node in nodes)
-        self.arrays: Arrays = NumpyArrays() if numpy_only else TorchArrays(device)
+        self._numpy = NumpyArrays()
+        self.arrays: Arrays = self._numpy if numpy_only else TorchArrays(device)
         if isinstance(self.arrays, TorchArrays):
             self.arrays.allow_tf32(any(node.precision == "tf32" for node in nodes))
         self._ops: dict[str, BoundOp] = {}
@@ -78,11 +84,6 @@ class OpTable:
         self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
         self._beside: dict[str, Mapping[str, Callable[..., Any]]] = {}  # the same of walks in the queue beside
         self._stacks: dict[tuple[str, str], StackGraph] = {}  # by walk in the queue beside and op with `batch stack`
-        sampling = sorted(name for name, bound in self._ops.items() if bound.link.samples)
-        if numpy_only and sampling:
-            raise LoadError(
-                f"op `{sampling[0]}` is handed a sampler, which takes torch tensors: not with ARRAYS = numpy"
-            )
         if not numpy_only:
             from mstarc_runtime.worker.draws import Draws
             from mstarc_runtime.worker.kv import TransformerOps
@@ -110,9 +111,12 @@ class OpTable:
                         f"component `{node.component}` has no method `{link.name}` for op `{node.name}.{link.name}`"
                     )
                 _check_signature(node, link, method)
-                name = f"{node.name}.{link.name}"
-                check = ResultCheck(name, node.component, link)
-                self._ops[name] = BoundOp(name, node, link, method, check, _arrays_of(node, classes[node.name]))
+                name, arrays = f"{node.name}.{link.name}", _arrays_of(node, classes[node.name])
+                if arrays == "numpy" and link.samples:
+                    raise LoadError(
+                        f"op `{name}` is handed a sampler, which takes torch tensors: not with ARRAYS = numpy"
+                    )
+                self._ops[name] = BoundOp(name, node, link, method, ResultCheck(name, node.component, link), arrays)
 
     def capture_beside(self, walk: WalkLink, runner: Runner, progress: Progress) -> None:
         """Capture the stateless ops of a walk in the queue beside, once more: a graph must not run twice at the same time."""
@@ -158,7 +162,7 @@ class OpTable:
         """
         bound, first = self._ops[op], calls[0][1]
         sessions = [session for session, _ in calls]
-        rows = [tuple(self._to_array(bound.link, k, value) for k, value in enumerate(wait.args)) for _, wait in calls]
+        rows = [tuple(self._to_array(bound, k, value) for k, value in enumerate(wait.args)) for _, wait in calls]
         try:
             places = [Place(wait.writes, wait.reads, _same_call(session, wait)) for session, wait in calls]
             return self._run(bound, first.walk, sessions, rows, places, first.only)
@@ -181,13 +185,16 @@ class OpTable:
         """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`."""
         bound, place = self._ops[op], Place(writes, reads)
         columns = tuple(None if column is ABSENT else column for column in columns)
+        if bound.arrays == "numpy":
+            columns = tuple(None if column is None else self.arrays.to_host(column) for column in columns)
         rows: list[tuple[Any, ...]] = []
         try:
             if bound.link.batch == "stack" and bound.node.kind == "stateless":
-                handed = Handed(self.arrays, self._draws, bound, walk, sessions)
+                handed = self._handed(bound, walk, sessions)
                 with handed.undone_on_failure():  # batched already: nothing to take apart and put together
                     results = bound.method(*handed.rows(range(len(sessions))), *columns)
                     bound.check.columns(results)
+                    results = self._taken(results)
                 return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
             rows = _rows(columns, len(sessions))
             return self._stack(self._run(bound, walk, sessions, rows, [place] * len(rows), only))
@@ -219,31 +226,46 @@ class OpTable:
         only: tuple[int, ...] | None,
     ) -> list[Any]:
         outcomes: list[Any]
-        handed = Handed(self.arrays, self._draws, bound, walk, sessions)
+        handed = self._handed(bound, walk, sessions)
         with handed.undone_on_failure():
             if bound.node.kind == "transformer":
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, places, handed)
             elif bound.link.batch == "stack":
-                columns = [self._column([row[k] for row in rows]) for k in range(len(rows[0]))]
+                columns = [self._column(bound, [row[k] for row in rows]) for k in range(len(rows[0]))]
                 graph = self._stacks.get((walk, bound.name))
                 if graph is not None and graph.fits(columns):
                     results = graph.run(columns, handed.keys(range(len(rows))))
                 else:
                     results = bound.method(*handed.rows(range(len(rows))), *columns)
                     bound.check.columns(results)
+                    results = self._taken(results)
                 outcomes = _per_row(bound.link, results, len(rows))
             else:
                 method = self._beside.get(walk, self._captured).get(bound.name, bound.method)
                 outcomes = [method(*handed.row(i), *row) for i, row in enumerate(rows)]
                 for outcome in outcomes:
                     bound.check.outcome(outcome)
+                outcomes = [self._taken(outcome) for outcome in outcomes]
         if only is None or bound.link.results <= 1:
             return outcomes
         return [_pick(outcome, only) for outcome in outcomes]
 
-    def _column(self, values: list[Any]) -> Any:
+    def _library(self, bound: BoundOp) -> Arrays:
+        """The library of the arrays that an op's component takes."""
+        return self._numpy if bound.arrays == "numpy" else self.arrays
+
+    def _handed(self, bound: BoundOp, walk: str, sessions: Sequence[Session]) -> Handed:
+        return Handed(self._library(bound), self._draws, bound, walk, sessions)
+
+    def _taken(self, results: Any) -> Any:
+        """What a component gave as the rank has it: arrays of numpy become those of the rank's library."""
+        if isinstance(results, tuple):
+            return tuple(self._taken(result) for result in results)
+        return self.arrays.asarray(results) if isinstance(results, np.ndarray | np.generic) else results
+
+    def _column(self, bound: BoundOp, values: list[Any]) -> Any:
         """Arguments of several requests on a new dim 0; None where the argument is absent in all of them, as `fits` sees to."""
-        return None if all(value is None for value in values) else self.arrays.stack(values)
+        return None if all(value is None for value in values) else self._library(bound).stack(values)
 
     def _stack(self, outcomes: list[Any]) -> Any:
         """Per-row results as batched columns."""
@@ -258,10 +280,12 @@ class OpTable:
             return tuple(self.arrays.zeros_like(value) for value in outcome)
         return self.arrays.zeros_like(outcome)
 
-    def _to_array(self, link: OpLink, k: int, value: Any) -> Any:
+    def _to_array(self, bound: BoundOp, k: int, value: Any) -> Any:
         if value is ABSENT or value is None:
             return None
-        return value if link.params[k] == "host" else self.arrays.asarray(value)
+        if bound.link.params[k] == "host":
+            return value
+        return self.arrays.to_host(value) if bound.arrays == "numpy" else self.arrays.asarray(value)
 
     # --------------------------------------------------------------------------------------- contexts, sampling and noise
 
@@ -322,12 +346,16 @@ def _arrays_of(node: NodeLink, cls: Any) -> str:
     name = getattr(cls, "ARRAYS", "torch")
     if name not in ("numpy", "torch"):
         raise LoadError(f'`{node.component}` says ARRAYS = {name!r}; it can be "numpy" or "torch"')
+    if name == "numpy" and node.kind == "transformer":
+        raise LoadError(
+            f"`{node.component}` is of a transformer node, which takes torch tensors: not with ARRAYS = numpy"
+        )
     return str(name)
 
 
 def _rows(columns: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
-    """Batched columns as one tuple of arguments per row."""
-    return [tuple(None if column is None else column[i] for column in columns) for i in range(count)]
+    """Batched columns as one tuple of arguments per row: arrays all, of numpy too."""
+    return [tuple(None if column is None else column[i, ...] for column in columns) for i in range(count)]
 
 
 def _per_row(link: OpLink, results: Any, count: int) -> list[Any]:
