@@ -51,6 +51,11 @@ def read_tree(text: str) -> Tree:
         raise NotTaken("is nested too deeply") from None
     except (YAMLError, ValueError) as error:
         raise NotTaken(f"is not YAML: {_first_line(str(error))}") from None
+    except (
+        LookupError,
+        ArithmeticError,
+    ) as error:  # `!!bool x`, `!!int ""`, "\\U99999999": what the library does not foresee
+        raise NotTaken(f"is not YAML: a value has no meaning ({type(error).__name__}: {error})") from None
 
 
 class _Composer(Composer):

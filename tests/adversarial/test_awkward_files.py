@@ -32,6 +32,10 @@ BINDINGS = {
     "a date": ("modalities: {audio: {rate: 2001-01-01}}", "neither a number"),
     "bytes": ("modalities: {audio: {rate: !!binary aGk=}}", "neither a number"),
     "a number as a key": ("modalities: {audio: {1: 2}}", "key that is not text"),
+    "a bool that is none": ("config: {llm: {v: !!bool x}}", "is not YAML"),
+    "a number without digits": ("config: {llm: {v: !!int ''}}", "is not YAML"),
+    "a character beyond all numbers": ('externs: {a: "\\U99999999"}', "is not YAML"),
+    "a time of too many digits": (f"%YAML 1.1\n---\nconfig: {{llm: {{v: {':'.join(['59'] * 200)}.5}}}}", "is not YAML"),
     "half a surrogate pair": ('externs: {a: "x.\\ud800"}', "not valid Unicode"),
 }
 PLACEMENTS = {
