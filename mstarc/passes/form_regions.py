@@ -160,20 +160,21 @@ def _outside(loop: Loop) -> set[ValueId]:
 
 
 def _tables(lines: Sequence[Line], values: Mapping[ValueId, Value], ranges: Ranges) -> dict[ValueId, tuple[int, int]]:
-    """Values from outside that every line reads, and only as `x[iter]` or `x[iter + n]`: (the largest n, rows in all).
+    """Values from outside that every line reads as far, and only as `x[iter]` or `x[iter + n]`: (the largest n, rows in all).
 
-    All iterations run, so a value without a row for each of them is a fault whenever it is found.
+    All iterations run, so a value without a row for each of them is a fault whenever it is found. A loop without an iteration reads no row.
     """
     loop = lines[0].loop
-    most = ranges.of(loop.bound).high
+    times = ranges.of(loop.bound)
     if loop.kind != "times" or any(isinstance(op, Stop) for op in loop.body.ops):
         return {}
     found: dict[ValueId, tuple[int, int]] = {}
     for ident in _outside(loop):
-        beyond = [_rows_beyond(line.loop, ident) for line in lines]
-        known = [more for more in beyond if more is not None]
-        if len(known) == len(lines) and most + max(known) <= MOST_ROWS and isinstance(values[ident].type, Tensor):
-            found[ident] = max(known), max(1, int(most) + max(known))  # rows that have left read one, too
+        beyond, *others = {_rows_beyond(line.loop, ident) for line in lines}
+        if beyond is None or others or (beyond and times.low < 1) or times.high + beyond > MOST_ROWS:
+            continue
+        if isinstance(values[ident].type, Tensor):
+            found[ident] = beyond, max(1, int(times.high) + beyond)  # rows that have left read one, too
     return found
 
 
