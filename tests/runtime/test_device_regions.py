@@ -14,6 +14,7 @@ from mstarc_runtime.package import load_worker
 from mstarc_runtime.program import Part
 from mstarc_runtime.worker.device_regions import DeviceOptions, limited
 from mstarc_runtime.worker.device_runner import DirectRunner
+from mstarc_runtime.worker.device_state import LoopState
 from mstarc_runtime.worker.ops import OpTable
 from mstarc_runtime.worker.rank import Rank
 from tests.runtime import tiny
@@ -147,6 +148,21 @@ async def test_a_full_pool_fails_who_needs_more_and_nobody_else(monkeypatch: pyt
     assert len(failed) == 2 and all("the KV cache has no room" in error for error in failed)
     assert found.seen[0].counts["context:main"] == 22
     assert found.host_iterations == len(failed)  # the rows that were stuck went there to be told so
+
+
+async def test_values_that_fit_no_row_fail_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of requests that join together: an integer that 64 bits do not hold, which a param without a range lets in."""
+    columns = LoopState._columns
+
+    def with_wide(state: LoopState) -> Any:
+        return [*columns(state), (state.iter, lambda entrant: 2**70 if entrant.session.seed == 2 else entrant.done)]
+
+    monkeypatch.setattr(LoopState, "_columns", with_wide)
+    given = {"ignore_eos": True, "temperature": 0.0, "max_tokens": 9}
+    asks = [Ask({"text": "9 10"}, given, seed=n) for n in (1, 2, 3)]
+    found = await run(tiny.speech(), "speech", asks, options())
+    assert ["OverflowError" in (one.error or "") for one in found.seen] == [False, True, False]
+    assert [one.counts.get("context:main") for one in found.seen][::2] == [11, 11]
 
 
 async def test_more_requests_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:

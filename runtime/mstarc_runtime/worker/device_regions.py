@@ -233,8 +233,21 @@ class DeviceLoop:
             if entrant is not None:
                 entrants.append(entrant)
         if entrants:
-            self.state.put(entrants)
+            self._put(entrants)
             self._since = 0
+
+    def _put(self, entrants: Sequence[Entrant]) -> None:
+        """Write the rows of requests. One whose values do not fit its row fails alone."""
+        try:
+            self.state.put(entrants)
+        except Exception as error:
+            if len(entrants) > 1:
+                for entrant in entrants:
+                    self._put([entrant])
+                return
+            row = self.rows.pop(entrants[0].slot)
+            self.state.remove(row.slot)
+            self.rank.fail(row.row.run, error)
 
     def _entrant(self, row: Row, carry: tuple[Any, ...]) -> Entrant | None:
         """The request with a slot of its own; None if the host's loop has to run it. Raises BadRequest."""
@@ -261,8 +274,10 @@ class DeviceLoop:
         end_loop(self.rank, self.name, row.row, carried, why)
 
     def _hand_over(self, row: DeviceRow) -> None:
-        """The host's loop goes on with a row that cannot go on here. Nothing of it is under way."""
+        """The host's loop goes on with a row that cannot go on here. A run under way moves it no more; a head that it shows is not taken
+        over, so that the host's loop does it."""
         del self.rows[row.slot]
+        row.done = True
         row.catch_up(self.rank)
         carry = tuple(value[row.slot].clone() for value in self.state.carry)
         self.state.remove(row.slot)

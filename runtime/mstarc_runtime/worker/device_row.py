@@ -52,7 +52,7 @@ class DeviceRow:
         self.drawn: dict[str, list[int]] = {}  # by sampler
         self.sites: dict[str, int] = {}  # executions by site
         self.parked = False  # a stream will wake the loop for this row
-        self.done = False
+        self.done = False  # it has left or was handed over: what a run under way tells of it is nothing new
 
     def settled(self) -> bool:
         """Whether no run under way moves this row."""
