@@ -43,7 +43,7 @@ SETTINGS = {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.3}
 KINDS = {
     "attention": ("_attend", "_combine"),
     "products": ("_product", "gemm", "nvjet", "cutlass", "gemv", "splitk", "cublas"),
-    "sampler": ("_adjust", "_bins", "_cut", "_remember", "_uniforms"),
+    "sampler": ("draw_adjust", "draw_bins", "draw_gather", "draw_cut", "draw_remember", "_uniforms"),
 }
 
 
