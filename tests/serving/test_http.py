@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mstarc_runtime.serving.http import Http
@@ -23,6 +24,7 @@ PIECES: list[bytes | memoryview] = [
     b"tail",
 ]
 BODY = b"".join(PIECES)
+LARGE = 64 << 20  # bytes, more than sockets hold
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,16 +35,20 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     async def closed() -> None:
         pass
 
-    if scope["path"] == "/whole":
+    if scope["path"] == "/large":
+        await Response(bytes(LARGE))(scope, receive, send)
+    elif scope["path"] == "/pieces":
+        await PiecedResponse([bytes(LARGE // 32)] * 32, "application/msgpack")(scope, receive, send)
+    elif scope["path"] == "/whole":
         await PiecedResponse(PIECES, "application/msgpack")(scope, receive, send)
     else:
         await EventStream(given(), closed)(scope, receive, send)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[str]:
+async def served(http: type[Http] = Http) -> AsyncIterator[str]:
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, http=Http, log_config=None, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, http=http, log_config=None, lifespan="off"))
     running = asyncio.create_task(server.serve([listener]))
     try:
         yield address(listener)
@@ -61,3 +67,33 @@ async def test_large_answers(path: str) -> None:
         async with http.stream("GET", path) as slow:
             await asyncio.sleep(0.2)  # the server has long filled what the socket holds
             assert b"".join([piece async for piece in slow.aiter_raw()]) == BODY
+
+
+class Impatient(Http):
+    write_s = 0.3
+
+
+@pytest.mark.parametrize("path", ["/large", "/pieces"])
+async def test_a_client_that_does_not_read_is_cut_off(path: str) -> None:
+    """Also one whose answer has been given to the connection as a whole."""
+    async with served(Impatient) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**10)
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        await asyncio.sleep(1.0)  # three times as long as it may read nothing
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            async with asyncio.timeout(5):
+                await reader.readexactly(LARGE)
+        writer.close()
+
+
+async def test_a_slow_client_is_not_cut_off() -> None:
+    async with served(Impatient) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**10)
+        writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        size, began = 0, asyncio.get_running_loop().time()
+        while piece := await reader.read(1 << 20):
+            size += len(piece)
+            if asyncio.get_running_loop().time() < began + 1.0:
+                await asyncio.sleep(0.02)
+        assert size > LARGE
+        writer.close()
