@@ -142,9 +142,7 @@ class RingWriter(_Mapping):
         An empty ring begins anew: the memory that caches hold is used again, and of a large ring only what was ever on its way at once
         is touched.
         """
-        if (
-            self._head and self.free == self.capacity
-        ):  # so the reader has given back all of this generation: nothing is on its way
+        if self._head and self.free == self.capacity:  # the reader has given back all: nothing is on its way
             self.reset()
         return self._head
 
