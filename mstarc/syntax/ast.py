@@ -430,9 +430,14 @@ Decl: TypeAlias = Config | Param | Let | TypeDecl | Extern | Cache | Context | S
 
 
 class Model(Struct, frozen=True):
-    """A whole file. `complete` is false if a declaration could not be parsed and is missing from `decls`."""
+    """A whole file. `lost`: the words of declarations that could not be parsed and are missing from `decls`."""
 
     name: Name
     decls: tuple[Decl, ...]
-    complete: bool
+    lost: frozenset[str]
     span: Span
+
+    @property
+    def complete(self) -> bool:
+        """Whether all declarations were parsed: none is without words."""
+        return not self.lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mstarc.diagnostics import rules
@@ -29,6 +30,12 @@ _GROUPS = (
 )
 _PLAIN = {"NAME": "a name", "NUMBER": "a number", "STRING": "a text", "CMP": "a comparison", "ADD": "`+`", "MUL": "`*`"}
 _PLAIN |= {"$END": "the end of the declaration"}
+#: the clauses of declarations, in their one order
+_CLAUSES = {
+    "context": ("on", "max", "when"),
+    "param": ("in", "="),
+    "stream": ("where", "by", "at_end", "after_end", "overlap", "capacity"),
+}
 _BRACKETS = {"{": "}", "(": ")", "[": "]"}
 
 
@@ -68,6 +75,8 @@ def explain(found: Found, parser: Automaton, report: Collector) -> None:
         message = f"`{token.text}` is a word of the language, so nothing can be called that"
         report.report(rules.MC011, message, at, "a name is due here", help=f"call it `my_{token.text}`, say")
         return
+    if _stop_in_if(found, due, report):
+        return
     special = _special(found, token, due)
     if special is not None:
         message, label, help_text = special
@@ -93,6 +102,22 @@ def _at_end(found: Found, due: set[str], report: Collector) -> None:
     report.report(rules.MC010, f"{where} in mid-declaration", at, _due(due - {"$END"}, "after this"))
 
 
+def _stop_in_if(found: Found, due: set[str], report: Collector) -> bool:
+    """`if c { stop }` in a walk, reported at the `if`: its `stop` is as wrong, and one mistake is one error."""
+    tokens, before = found.segment.tokens, found.near(-1)
+    if tokens[0].text != "walk" or before is None or before.text != "stop" or due != {"WHEN"}:
+        return False
+    opened, _ = unclosed(tokens[: found.index])
+    head = tokens[: tokens.index(opened)] if opened is not None else ()
+    start = next((i for i in reversed(range(len(head))) if head[i].text in ("if", "then", "{", "}")), 0)
+    if not head or head[start].text != "if":
+        return False
+    condition = found.source.text.encode()[head[start].end : head[-1].end].decode().strip()
+    help_text = f"write `stop when {condition}`; `if` belongs to requests"
+    report.report(rules.MC010, "`if` cannot stand in a walk", found.span(head[start]), help=help_text)
+    return True
+
+
 def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str | None] | None:
     """(message, label, help) of the slips that have a name."""
     before = found.near(-1)
@@ -104,6 +129,22 @@ def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str |
         )
     if before is not None and before.text == ",":
         return f"`{token.text}` cannot follow a comma", _due(due), "delete the comma if the list ends here"
+    if token.text in (".", "..") and before is not None and before.text == "..":
+        return "a range has two dots", _due(due), "write `LOW..HIGH`"
+    if token.text == "if" and before is not None and before.text == "else":
+        return "`else if` is not a form of the language", _due(due), "nest it: `else { if CONDITION { ... } }`"
+    if before is not None and before.text == "stop" and due == {"WHEN"}:
+        return "this `stop` does not say when", _due(due), "write `stop when CONDITION`"
+    if before is not None and due == {"TIMES", "MAX"}:
+        bound = f"`loop {before.text} max N`, which a `stop when` in it may end sooner"
+        return f"loop `{before.text}` has no bound", _due(due), f"write {bound}, or `loop {before.text} times N`"
+    order = _CLAUSES.get(found.segment.tokens[0].text, ())
+    if token.text in order and _behind(found, order[order.index(token.text) :]):
+        return (
+            f"`{token.text}` cannot stand here",
+            _due(due),
+            f"a {found.segment.tokens[0].text} has each clause once, in this order: {', '.join(f'`{c}`' for c in order)}",
+        )
     ternary = "conditional expressions begin with `if`", "", "write `if CONDITION then A else B`"
     if token.text == "else" and "LBRACE" in due:
         return ternary
@@ -114,6 +155,12 @@ def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str |
     if token.text == "=" and {"ADD", "MUL"} <= due:
         return "`=` gives a name its value; here it cannot stand", _due(due), "`==` compares"
     return None
+
+
+def _behind(found: Found, clauses: Collection[str]) -> bool:
+    """Whether the token stands behind one of these clauses of its declaration, and in no bracket."""
+    fed = found.segment.tokens[: found.index]
+    return unclosed(fed)[0] is None and any(token.text in clauses for token in fed[2:])
 
 
 def _would_do(found: Found, parser: Automaton) -> bool:

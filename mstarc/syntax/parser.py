@@ -39,11 +39,12 @@ class _Parser:
     def model(self) -> ast.Model | None:
         header, *rest = segments(tokenize(self._source), self._size)
         name = self._header(header)
-        decls = [decl for segment in rest if (decl := self._decl(segment)) is not None]
+        parsed = [(segment, self._decl(segment)) for segment in rest]
+        lost = frozenset(t.text for segment, decl in parsed if decl is None for t in segment.tokens if t.kind == "word")
         if name is None:
             return None
         whole = Span(self._source.path, header.tokens[0].start, self._size)
-        return ast.Model(name, tuple(decls), len(decls) == len(rest), whole)
+        return ast.Model(name, tuple(decl for _, decl in parsed if decl is not None), lost, whole)
 
     def _header(self, segment: Segment) -> ast.Name | None:
         tokens = segment.tokens

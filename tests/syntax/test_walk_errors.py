@@ -57,6 +57,38 @@ def test_what_is_said(body: str, code: str, under: str, words: str) -> None:
     assert words in found.message
 
 
+@pytest.mark.parametrize(
+    ("text", "under", "message", "help_text"),
+    [
+        (in_walk("loop l carry x { x = a.f(x) }"), "carry", "loop `l` has no bound", "`loop l times N`"),
+        (in_walk("loop l { x = a.f(x) }"), "{", "loop `l` has no bound", "`loop l max N`"),
+        (in_walk("loop l max 3 carry x { if x == 1 { stop } x = a.f(x) }"), "if", "`if` cannot", "`stop when x == 1`"),
+        (in_walk("loop l max 3 carry x { stop x = a.f(x) }"), "x", "`stop` does not say when", "`stop when CONDITION`"),
+        (in_walk("y = if x then 1 else 2 stop }"), "}", "`stop` does not say when", "`stop when CONDITION`"),
+        ("model m\nrequest r(x: i64) -> text { if x { w(x) } else if x { v(x) } }", "if", "`else if`", "`else { if"),
+        ("model m\nparam p : int in 1...48 = 8", ".", "a range has two dots", "`LOW..HIGH`"),
+        ("model m\nparam p : int in 1....48", "..", "a range has two dots", "`LOW..HIGH`"),
+        ("model m\nparam p : int = 3 in 1..48", "in", "`in` cannot", "a param has each clause once, in this order"),
+        ("model m\ncontext c on k when p max 3", "max", "`max` cannot", "in this order: `on`, `max`, `when`"),
+        ("model m\nstream s : i64 by fixed(2) capacity 16 overlap ok", "overlap", "`overlap` cannot", "in this order"),
+        (
+            "model m\nstream s : i64 by fixed(2) at_end drop at_end drop",
+            "at_end",
+            "`at_end` cannot",
+            "each clause once",
+        ),
+    ],
+)
+def test_slips_that_have_a_name(text: str, under: str, message: str, help_text: str) -> None:
+    found, shown = only(text)
+    assert shown == under and message in found.message and help_text in (found.help or "")
+
+
+def test_a_missing_clause_is_no_matter_of_order() -> None:
+    found, _ = only("model m\nstream s : i64 capacity 4")
+    assert found.help is None and "`by`" in found.primary.text
+
+
 def test_the_label_says_what_could_stand_there() -> None:
     found, _ = only(in_walk("emit a.f(x) tensor"))
     assert found.primary.text == "due here: an operator or `as`"

@@ -23,7 +23,7 @@ def lower(model: ast.Model, collector: Collector, given: Mapping[str, Given] | N
 
     given: config path -> its value, with which dims are compared; the IR keeps the names.
     """
-    symbols = Symbols(collector, model.complete)
+    symbols = Symbols(collector, model.lost)
     declarations = Declarations(model, symbols, collector, given)
     declarations.declare_all()
     program = declarations.lower()

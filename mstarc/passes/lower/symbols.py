@@ -29,7 +29,7 @@ class Symbol:
 
 @dataclass
 class Symbols:
-    """Declared names of a model; `complete`: whether all its declarations were parsed.
+    """Declared names of a model; `lost`: the words of declarations that could not be parsed.
 
     `types` and `values`: of configs, params and lets, once they are lowered.
 
@@ -37,7 +37,7 @@ class Symbols:
     """
 
     report: Collector
-    complete: bool = True
+    lost: frozenset[str] = frozenset()
     table: dict[str, Symbol] = field(default_factory=dict)
     requests: dict[str, Symbol] = field(default_factory=dict)
     types: dict[str, Type | None] = field(default_factory=dict)
@@ -98,10 +98,12 @@ class Symbols:
     def unknown(self, name: ast.Name, wanted: str, known: Iterable[str], owner: str = "") -> None:
         """MC002: a name that stands for nothing; `owner` is what has no such thing.
 
-        Where a declaration did not parse, a name that is near no other may be its name: nothing is said.
+        Nothing is said of a name that may belong to a declaration that did not parse: one that is a word of it or near no other.
         """
         hint = nearest(name.text, known)
-        if hint is None and not owner and not self.complete:
+        if name.text.split(".")[0] in self.lost and (not owner or wanted == "member"):
+            return
+        if hint is None and not owner and self.lost:
             return
         message = f"{owner} has no {wanted} `{name.text}`" if owner else f"there is no {wanted} `{name.text}`"
         self.report.report(rules.MC002, message, name.span, help=hint, subject=name.text)
