@@ -124,7 +124,7 @@ def chains_of(program: Program) -> tuple[Chain, ...]:
 
 
 def walks_before(program: Program) -> dict[str, frozenset[str]]:
-    """Walks that may have run, or may be running in another arm, when a walk starts."""
+    """Walks that may have run when a walk starts: not those of the other arms, which share no context with it."""
     found: dict[str, frozenset[str]] = {walk.name: frozenset() for walk in program.walks}
     for request in program.requests:
         _before(request.body, frozenset(), found)
@@ -143,6 +143,8 @@ def _before(block: Block, seen: frozenset[str], found: dict[str, frozenset[str]]
                     seen |= frozenset().union(*(_before(case.body, seen, found) for case in op.cases))
             case If():
                 seen |= _before(op.then, seen, found) | _before(op.other, seen, found)
+            case When():
+                seen |= _before(op.body, seen, found)
             case Together():
                 ran = [_before(arm.body, seen, found) for arm in op.arms]
                 seen |= frozenset().union(*ran)

@@ -93,3 +93,7 @@ def test_what_may_come_before() -> None:
     assert found == {"a": {"a"}, "b": {"a"}, "c": {"a", "b"}}
     assert walks_before(program("parts %1 { each %2 part: host i64[] { call a(%2) } }"))["a"] == {"a"}
     assert walks_before(program("if %0 > 3 { call a(%0) } else { call c(%0) }")) == {"a": set(), "b": set(), "c": set()}
+    found = walks_before(
+        program("when %0 > 3 { call a(%0) } call c(%0) when %0 > 4 { %2 y: i64[] = call b(%0) } call a(%0)")
+    )
+    assert found == {"a": {"a", "b", "c"}, "b": {"a", "c"}, "c": {"a"}}
