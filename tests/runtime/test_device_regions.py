@@ -18,7 +18,7 @@ from mstarc_runtime.worker.device_state import LoopState
 from mstarc_runtime.worker.ops import OpTable
 from mstarc_runtime.worker.rank import Rank
 from tests.runtime import tiny
-from tests.runtime.device_harness import Ask, LateRunner, Report, assert_same, run
+from tests.runtime.device_harness import Ask, LateRunner, Report, TogetherRunner, assert_same, run
 
 
 def options(unroll: int = 7, ahead: int = 1, looks: int = 3) -> DeviceOptions:
@@ -115,6 +115,19 @@ async def test_a_prompt_with_bad_logits_fails_alone_though_it_is_learnt_late() -
     asks = [Ask({"text": text}, given, seed=n) for n, text in enumerate(["9 10 13", "9 10 11", "12 13 14", "11"])]
     found = await both(tiny.speech(bad=11), "speech", asks, options(looks=6))
     assert ["hold NaN" in (one.error or "") and not one.events for one in found.seen][1::2] == [True, True]
+
+
+@pytest.mark.parametrize("epoch", [5, 8, 12])
+async def test_a_prompt_with_bad_logits_shows_no_token(epoch: int) -> None:
+    """The reply emits its first token before its first step: what was drawn from NaN is not seen, though it comes with the news."""
+    given = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.7}
+    asks = [
+        Ask({"messages": [Part("text", role="user", text=text)]}, given, seed=n)
+        for n, text in enumerate(["9 10 13", "9 10 11", "12 13 14", "11"])
+    ]
+    found = await both(tiny.chat(bad=11), "chat", asks, DeviceOptions(TogetherRunner(epoch), 7, 1))
+    assert [one.error is not None for one in found.seen] == [False, True, False, True]
+    assert [one.events for one in found.seen][1::2] == [[], []]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,7 +1,8 @@
 """Draws of coroutines on the device: the id stays there, and whether the logits could be drawn from is learnt when it arrives.
 
 A coroutine that draws a first token would else wait for all the work that is queued on the device. If the logits turn out to be
-unusable, the request fails then; nothing that it emits after the draw has left before, because the outbox keeps the order.
+unusable, the request fails then; nothing that it emits after the draw has left before, because the outbox keeps the order, and what
+waits there is not sent any more.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ class LateDraws:
 
     def _check(self, run: WalkRun, usable: Any) -> None:
         if not usable:
+            self._rank.outbox.retract(run.session.request)
             self._rank.fail_session(run.session, BadLogits([0]))
 
     def _row(self, sampler: str, vocab: int) -> OneRow | None:

@@ -58,6 +58,10 @@ class Outbox:
         """The request is over: what it still had to say is not said."""
         self._queue = deque(entry for entry in self._queue if entry.request != request)
 
+    def retract(self, request: int) -> None:
+        """What the request has emitted and has not left is not said: it had failed before."""
+        self._queue = deque(entry for entry in self._queue if entry.request != request or entry.event is None)
+
     def flush(self) -> None:
         """Send what is there, up to the first value that is not."""
         if self._flushing or not self._queue:
