@@ -95,7 +95,7 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         walks=[_walk(w, program, source, before, usual) for w in program.walks],
         fusions=[_fusion(fusion) for fusion in vertical_of(program)],
         requests=[_request(r, source, chains) for r in program.requests],
-        externs=[e.name for e in program.externs],
+        extern_results={e.name: [_port(port) for port in e.results] for e in program.externs},
     )
 
 

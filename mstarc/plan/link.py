@@ -25,7 +25,7 @@ from mstarc.plan.layout import Layout, binds_of, layouts_of
 from mstarc.plan.limits import report_limits
 from mstarc.plan.link_dims import report_dims
 from mstarc.plan.link_loops import link_loops
-from mstarc.plan.link_ops import link_node, link_sampler, link_stream_args, stream_capacity
+from mstarc.plan.link_ops import link_host_port, link_node, link_sampler, link_stream_args, stream_capacity
 from mstarc.plan.model import Plan, WalkPlan
 from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
@@ -140,6 +140,9 @@ class _Linker:
             walks=[_walk(walk, layouts[walk.name]) for walk in plan.walks],
             loops=link_loops(plan, self.placement, layouts, DefaultScope(plan, self.overrides)),
             externs=plan.binding.externs,
+            extern_results={
+                name: [link_host_port(port, scope) for port in ports] for name, ports in plan.extern_results.items()
+            },
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())
             ],

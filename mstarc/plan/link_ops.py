@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mstarc.ir.fold import ID_LISTS, FoldError, flat_ids, fold
-from mstarc.ir.types import Expr, Ref, Tensor
+from mstarc.ir.types import Expr, Parts, Ref, Scalar, Struct, Tensor, Type
 from mstarc.ir.visit import every_expr
 from mstarc.plan.evaluate import ConfigScope, linear, parse_expr, parse_type
 from mstarc.plan.model import NodePlan, OpPlan, PortPlan, SamplerPlan, StatePlan, StreamPlan
@@ -65,6 +65,35 @@ def _port(port: PortPlan, scope: ConfigScope) -> PortLink:
     kind = parse_type(port.type)
     assert isinstance(kind, Tensor), f"`{port.name}` is no tensor"
     return PortLink(name=port.name, dtype=kind.dtype, dims=[_length(dim, scope) for dim in kind.dims])
+
+
+def link_host_port(port: PortPlan, scope: ConfigScope) -> PortLink:
+    """A result of an extern."""
+    return _host_port(port.name, parse_type(port.type), scope)
+
+
+def _host_port(name: str, kind: Type, scope: ConfigScope) -> PortLink:
+    optional = getattr(kind, "optional", False)
+    match kind:
+        case Tensor(dtype, dims):
+            return PortLink(name=name, dtype=dtype, dims=[_host_length(dim, scope) for dim in dims], optional=optional)
+        case Scalar(scalar):
+            return PortLink(name=name, dtype=scalar, optional=optional)
+        case Struct(_, fields):
+            inner = [_host_port(field, of, scope) for field, of in fields]
+            return PortLink(name=name, dtype="part", fields=inner, optional=optional)
+        case Parts():
+            return PortLink(name=name, dtype="list", optional=optional)
+        case _:
+            return PortLink(name=name, dtype="", optional=optional)
+
+
+def _host_length(dim: Expr, scope: ConfigScope) -> int | None:
+    """As `_length`; None too if it differs from request to request."""
+    try:
+        return _length(dim, scope)
+    except FoldError:
+        return None
 
 
 def _length(dim: Expr, scope: ConfigScope) -> int | None:

@@ -242,7 +242,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     walks: list[WalkPlan] = []
     fusions: list[FusionPlan] = []
     requests: list[RequestPlan] = []
-    externs: list[str] = []
+    extern_results: dict[str, list[PortPlan]] = {}  # by extern
 
 
 def sha256_of(*texts: str) -> str:

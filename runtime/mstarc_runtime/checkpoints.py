@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from mstarc_runtime.abi.linked import CheckpointLink, Linked
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError, RuntimeFault, describe
+from mstarc_runtime.worker.results import ResultCheck
 
 log = logging.getLogger("mstarc.weights")
 
@@ -140,16 +141,30 @@ class Externs:
         self._found: dict[str, Callable[..., Any]] = {}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """The callable bound to an extern of the spec."""
+        """The callable bound to an extern of the spec. What it gives is checked against the declared results: ComponentError."""
         if name not in self._found:
-            self._found[name] = self.bind(self._linked.externs[name])
+            self._found[name] = self._checked(name, self.bind(self._linked.externs[name]))
         return self._found[name]
+
+    def _checked(self, name: str, called: Callable[..., Any]) -> Callable[..., Any]:
+        ports = self._linked.extern_results.get(name)
+        if ports is None:
+            return called
+        check = ResultCheck.of_extern(name, self._linked.externs[name], ports)
+
+        @wraps(called)
+        def call(*args: Any) -> Any:
+            found = called(*args)
+            check.outcome(found)
+            return found
+
+        return call
 
     def warm(self, names: Iterable[str]) -> None:
         """Load what these externs need before the first request: a host class may have `warm(names)` for its methods."""
         methods: dict[Any, set[str]] = {}
         for name in names:
-            host = getattr(self[name], "__self__", None)
+            host = getattr(self.bind(self._linked.externs[name]), "__self__", None)
             if hasattr(host, "warm"):
                 methods.setdefault(host, set()).add(self._linked.externs[name].rpartition(".")[2])
         for host, wanted in methods.items():

@@ -14,11 +14,16 @@ from mstarc_runtime.abi.formula import Formula
 
 
 class PortLink(msgspec.Struct, frozen=True, kw_only=True):
-    """One param or result of an op as the spec declares it. dims: None where a length differs from call to call."""
+    """One param or result of an op, or a result of an extern, as the spec declares it. dims: None where a length differs from call to call.
+
+    dtype: of an extern's result also `int`, `float`, `bool`, `text`, `bytes`, `list` (of parts), `part` (with `fields`), or "" for any.
+    """
 
     name: str
     dtype: str
     dims: list[int | None] = []
+    optional: bool = False
+    fields: list[PortLink] = []
 
 
 class OpLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +203,7 @@ class Linked(msgspec.Struct, frozen=True, kw_only=True):
     walks: list[WalkLink]
     loops: list[LoopLink] = []
     externs: dict[str, str]  # name -> dotted path
+    extern_results: dict[str, list[PortLink]] = {}
     checkpoints: list[CheckpointLink]
     modalities: dict[str, Any] = {}
     placement: str = ""

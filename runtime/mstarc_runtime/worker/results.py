@@ -1,6 +1,6 @@
-"""What the component of an op gives, against what the spec declares: dtype, rank, and the dims that are numbers.
+"""What the component of an op or an extern gives, against what the spec declares: dtype, rank, and the dims that are numbers.
 
-A component that gives something else is told by op and port, where it happened, instead of failing somewhere behind.
+One that gives something else is told by op (or extern) and port, where it happened, instead of failing somewhere behind.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from mstarc_runtime.abi.linked import OpLink, PortLink
 from mstarc_runtime.errors import RequestFailed
+from mstarc_runtime.program import Part
 
 _FLOATS = ("float32", "float16", "bfloat16")  # stand in for each other
 _NAMES = {
     "f32": _FLOATS, "f16": _FLOATS, "bf16": _FLOATS, "i64": ("int64",), "i32": ("int32",), "u8": ("uint8",), "bool": ("bool",)
 }  # fmt: skip
 _SCALARS: dict[str, type | tuple[type, ...]] = {"i64": int, "i32": int, "u8": int, "bool": bool}
+_HOST: dict[str, type | tuple[type, ...]] = {
+    "int": (int, np.integer), "float": (int, float, np.integer, np.floating), "text": str, "bytes": bytes, "list": (list, tuple)
+}  # fmt: skip
 
 
 class ComponentError(RequestFailed):
-    """A component gave what its op does not declare."""
+    """A component or an extern gave what the spec does not declare."""
 
 
 class ResultCheck:
@@ -35,6 +40,11 @@ class ResultCheck:
         self._count = link.results
         self._kinds = tuple(link.result_kinds)
         self._known = [_dtypes(port) for port in link.outputs]
+
+    @classmethod
+    def of_extern(cls, name: str, bound_to: str, ports: Sequence[PortLink]) -> ResultCheck:
+        """The declared results of an extern, for `outcome`."""
+        return cls(f"extern {name}", bound_to, OpLink(name=name, params=[], results=len(ports), outputs=list(ports)))
 
     def outcome(self, value: Any) -> None:
         """The results of one request."""
@@ -62,16 +72,33 @@ class ResultCheck:
         return value or ()
 
     def _check(self, port: PortLink, known: frozenset[Any], value: Any, batch: int) -> None:
+        if (value is None and port.optional) or not port.dtype:
+            return
+        if port.dtype == "part":
+            self._check_fields(port, value)
+            return
+        if port.dtype in _HOST:
+            if not isinstance(value, _HOST[port.dtype]):
+                raise self._fault(port, _kind(value))
+            return
         shape = getattr(value, "shape", None)
         if shape is None:
             if port.dims or batch or not isinstance(value, _SCALARS.get(port.dtype, (int, float))):
-                raise self._fault(port, f"a {type(value).__name__}")
+                raise self._fault(port, _kind(value))
             return
+        known = known if value.dtype in known else _dtypes(port)  # torch may have come since
         if value.dtype not in known or len(shape) != len(port.dims) + batch:
             raise self._fault(port, _told(value.dtype, shape, batch))
         for have, want in zip(shape[batch:], port.dims, strict=True):
             if want is not None and have != want:
                 raise self._fault(port, _told(value.dtype, shape, batch))
+
+    def _check_fields(self, port: PortLink, value: Any) -> None:
+        if not isinstance(value, Part):
+            raise self._fault(port, _kind(value))
+        for field in port.fields:
+            inner = replace(field, name=f"{port.name}.{field.name}")
+            self._check(inner, _dtypes(field), getattr(value, field.name, None), 0)
 
     def _fault(self, port: PortLink, found: str) -> ComponentError:
         dims = ", ".join("any" if dim is None else str(dim) for dim in port.dims)
@@ -79,6 +106,12 @@ class ResultCheck:
         return ComponentError(
             f"`{self._component}` gives {found} as `{port.name}` of `{self._op}`, which the spec declares as {wanted}"
         )
+
+
+def _kind(value: Any) -> str:
+    """What a value is, with the shape of an array."""
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" if not shape else _told(value.dtype, shape, 0)
 
 
 def _told(dtype: Any, shape: Sequence[int], batch: int) -> str:
