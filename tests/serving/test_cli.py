@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.serving.call import Call, Telling, call_engine, prepare
@@ -111,6 +112,25 @@ def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     linked = toy.linked(tmp_path)
     assert call_once(linked, output=tmp_path / "no" / "answer.wav", request="sums") == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"params": {"steps": 10**9}}, "`steps` must be in 0..100000"),
+        ({"params": {"stps": 3}}, "unknown parameter `stps`; did you mean `steps`?"),
+        ({"params": {"steps": "loud"}}, "`steps` must be a number"),
+        ({"wants": {"image"}}, "gives scalar, tensor, not image"),
+    ],
+)
+def test_wrong_params_and_wants_start_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: dict[str, Any], words: str
+) -> None:
+    """A rank of this program could not start: what is told is what is wrong with the call."""
+    found = toy.linked(tmp_path)
+    linked = replace(found, nodes=[replace(node, component="nowhere.Node") for node in found.nodes])
+    assert call_once(linked, inputs={"start": 1}, request="sums", **asked) == 2
+    assert words in capsys.readouterr().err
 
 
 async def shown(call: Call, script: Any = parrot.parrot, **changes: Any) -> tuple[str, str]:

@@ -194,9 +194,15 @@ class Engine:
         run.task = asyncio.create_task(self._run(run, deadline_s), name=f"request {run.number}")
         return run
 
-    async def _check(
-        self, name: str, inputs: Mapping[str, Any], params: Mapping[str, Any], wants: frozenset[str], seed: int | None
+    def checked(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        params: Mapping[str, Any],
+        wants: frozenset[str],
+        seed: int | None = None,
     ) -> RequestRun:
+        """A request whose inputs, params and wants are as declared, not yet admitted. Needs no started rank. Raises BadRequest."""
         entry = self.entries.get(name)
         if entry is None:
             raise BadRequest(f"no request `{name}`; there are {', '.join(self.entries)}", "request", 404)
@@ -211,11 +217,17 @@ class Engine:
         run.inputs = check_inputs(entry, inputs, self.config)
         run.present = _present(entry, run.inputs)
         check_params(self.program, params, run)
+        return run
+
+    async def _check(
+        self, name: str, inputs: Mapping[str, Any], params: Mapping[str, Any], wants: frozenset[str], seed: int | None
+    ) -> RequestRun:
+        run = self.checked(name, inputs, params, wants, seed)
         off = frozenset(name for name in self.program.SWITCHED if not getattr(self.program, f"context_{name}")(run))
         run.off = off
         needs = Needs(self._limits, off)
         await self.in_thread(lambda: dry_run(run, needs, self.program))
-        check_limits(needs, self._limits, entry.inputs[0].name if entry.inputs else "request")
+        check_limits(needs, self._limits, run.entry.inputs[0].name if run.entry.inputs else "request")
         run.pages = self._room.pages_of(needs)
         return run
 

@@ -12,7 +12,6 @@ from typing import Any, TextIO
 import numpy as np
 
 from mstarc_runtime.conductor.engine import DEADLINE_S, Engine
-from mstarc_runtime.conductor.params import check_inputs
 from mstarc_runtime.conductor.requests import Event, RequestRun
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.program import Entry, Part
@@ -193,9 +192,10 @@ def prepare(engine: Engine, surface: Surface | None, call: Call) -> Prepared:
     if call.output is not None:
         check_output(call.output, entry.name, [modality for modality, _ in entry.outputs])
     inputs = read_inputs(entry, gather_inputs(entry, surface, call))
-    check_inputs(entry, inputs, engine.config)
     heard = call.output is not None and call.output.suffix == ".wav"
-    return Prepared(entry.name, inputs, call.wants | ({"audio"} if heard else set()))
+    wants = call.wants | ({"audio"} if heard else set())
+    engine.checked(entry.name, inputs, call.params, wants)
+    return Prepared(entry.name, inputs, wants)
 
 
 async def call_engine(engine: Engine, prepared: Prepared, call: Call, status: Status, telling: Telling) -> None:
