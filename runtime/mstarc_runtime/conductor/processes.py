@@ -16,6 +16,7 @@ from mstarc_runtime.launch.lifesign import LifeSign
 from mstarc_runtime.launch.supervisor import Supervisor, WorkerExit
 from mstarc_runtime.transport.base import Received
 
+LEAVE_S = 3.0  # an idle worker leaves at once; one inside a long op or extern is ended: nothing that it would still do is kept
 SILENT_S = 120.0  # longer than the longest op or step of loading: a worker that says nothing for so long hangs
 
 
@@ -53,7 +54,7 @@ class ProcessCluster:
             for rank in self._ranks:
                 if self.supervisor.alive(rank):
                     self.supervisor.port.send(rank, Shutdown())
-        await self.supervisor.stop(10.0)
+        await self.supervisor.stop(LEAVE_S)
 
     def _deliver(self, received: list[Received]) -> None:
         for rank, message in received:
