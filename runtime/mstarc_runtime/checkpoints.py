@@ -8,7 +8,9 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 
 from mstarc_runtime.abi.linked import CheckpointLink, Linked
 from mstarc_runtime.engines.component import Checkpoint
-from mstarc_runtime.errors import LoadError, RuntimeFault, describe
+from mstarc_runtime.errors import LoadError, RuntimeFault, describe, meant
 from mstarc_runtime.worker.results import ResultCheck
 
 log = logging.getLogger("mstarc.weights")
@@ -110,11 +112,28 @@ def resolve(dotted: str) -> Any:
             raise LoadError(f"`{dotted}`: importing `{name}` failed: {describe(error)}") from error
         for attribute in parts[cut:]:
             if not hasattr(found, attribute):
-                raise LoadError(f"`{dotted}`: `{name}` has no `{attribute}`")
+                raise LoadError(f"`{dotted}`: `{name}` has no `{attribute}`{meant(attribute, names_in(found))}")
             found = getattr(found, attribute)
             name = f"{name}.{attribute}"
         return found
-    raise LoadError(f"`{dotted}`: no module `{parts[0]}` in the current folder, PYTHONPATH or the installed packages")
+    where = "in the current folder, PYTHONPATH or the installed packages"
+    near = meant(parts[0], (module.name for module in pkgutil.iter_modules()))
+    raise LoadError(f"`{dotted}`: no module `{parts[0]}` {where}{near}")
+
+
+def names_in(owner: Any) -> set[str]:
+    """What a dotted name can name inside a module, a package or a class, but for what is private."""
+    names = {*dir(owner), *(module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", ())))}
+    return {name for name in names if not name.startswith("_")}
+
+
+@contextmanager
+def bound_by(key: str) -> Iterator[None]:
+    """Inside, a name that stands for nothing is told with the key of the binding that holds it."""
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"`{key}` of the binding: {error}") from error
 
 
 def config_of(dotted: str, link: CheckpointLink, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +162,8 @@ class Externs:
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """The callable bound to an extern of the spec. What it gives is checked against the declared results: ComponentError."""
         if name not in self._found:
-            self._found[name] = self._checked(name, self.bind(self._linked.externs[name]))
+            with bound_by(f"externs.{name}"):
+                self._found[name] = self._checked(name, self.bind(self._linked.externs[name]))
         return self._found[name]
 
     def _checked(self, name: str, called: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +206,8 @@ class Externs:
             self._hosts[owner] = self._load(owner)
         method = dotted.rpartition(".")[2]
         if not hasattr(self._hosts[owner], method):
-            raise LoadError(f"`{dotted}`: `{dotted.rpartition('.')[0]}` has no `{method}`")
+            near = meant(method, names_in(owner))
+            raise LoadError(f"`{dotted}`: `{dotted.rpartition('.')[0]}` has no `{method}`{near}")
         bound: Callable[..., Any] = getattr(self._hosts[owner], method)
         return bound
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class RuntimeFault(Exception):
@@ -16,6 +18,12 @@ def describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What to add to an error about an unknown name: the nearest known one, as a question; "" if none is near."""
+    close = get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean `{close[0]}`?" if close else ""
 
 
 class LoadError(RuntimeFault):

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mstarc_runtime.checkpoints import Externs, resolve
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.serving.surface import text_decoder
+from mstarc_runtime.worker.ops import OpTable
 from tests.runtime import toy
 
 
@@ -49,3 +52,35 @@ def test_a_module_a_class_and_a_method(package: str) -> None:
 def test_names_that_stand_for_nothing(package: str, name: str, message: str) -> None:
     with pytest.raises(LoadError, match=message):
         resolve(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("farpack.near.Hots.triple", "`farpack.near` has no `Hots`; did you mean `Host`?"),
+        ("farpack.near.Host.tripel", "has no `tripel`; did you mean `triple`?"),
+        ("farpack.nere.Host", "`farpack` has no `nere`; did you mean `near`?"),
+        ("farpak.near.Host", "no module `farpak` in .*; did you mean `farpack`?"),
+    ],
+)
+def test_the_nearest_name_is_offered(package: str, name: str, message: str) -> None:
+    with pytest.raises(LoadError, match=message.replace("?", r"\?")):
+        resolve(name)
+
+
+def test_a_wrong_name_is_told_with_its_key(package: str, tmp_path: Path) -> None:
+    """Of an extern, a component, one of its methods, and the text decoder."""
+    linked = toy.linked(tmp_path)
+    externs = Externs(replace(linked, externs={"twice": f"{package}.near.duoble"}))
+    with pytest.raises(LoadError, match=r"`externs\.twice` of the binding: .*did you mean `double`\?"):
+        externs["twice"]
+    first, *others = linked.nodes
+    wrong = replace(linked, nodes=[replace(first, component="tests.runtime.toy.Countre"), *others])
+    with pytest.raises(LoadError, match=r"`components\.counter` of the binding: .*did you mean `Counter`\?"):
+        OpTable(wrong, 0)
+    wrong = replace(linked, nodes=[replace(first, ops=[replace(first.ops[0], name="nxt")]), *others])
+    with pytest.raises(LoadError, match=r"no method `nxt` for op `counter\.nxt`; did you mean `next`\?"):
+        OpTable(wrong, 0)
+    wrong = replace(linked, modalities={"text": {"decoder": f"{package}.near.Hots"}})
+    with pytest.raises(LoadError, match=r"`modalities\.text\.decoder` of the binding: .*did you mean `Host`\?"):
+        text_decoder(wrong, externs)

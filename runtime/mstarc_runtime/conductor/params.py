@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from mstarc_runtime.errors import BadRequest
+from mstarc_runtime.errors import BadRequest, meant
 from mstarc_runtime.program import ConductorProgram, Entry, Input, Param, Part
 
 
@@ -20,7 +19,7 @@ def check_params(program: ConductorProgram, given: Mapping[str, Any], request: A
     known = {param.name for param in program.PARAMS}
     for name in given:
         if name not in known:
-            raise BadRequest(f"unknown parameter `{name}`{_nearest(name, known)}", name)
+            raise BadRequest(f"unknown parameter `{name}`{meant(name, known)}", name)
     values = SimpleNamespace()
     request.params = values
     for param in program.PARAMS:
@@ -37,11 +36,6 @@ def check_params(program: ConductorProgram, given: Mapping[str, Any], request: A
         if param.ranged and given.get(param.name) is not None:
             _check_range(param, getattr(values, param.name), *getattr(program, f"range_{param.name}")(request))
     return values
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean `{close[0]}`?" if close else ""
 
 
 def _checked(param: Param, value: Any) -> Any:
@@ -104,7 +98,7 @@ def _fields(owner: str, what: str, items: tuple[Input, ...], given: Mapping[str,
     known = {item.name for item in items}
     for name in given:
         if name not in known:
-            raise BadRequest(f"{owner} takes no {what} `{name}`{_nearest(name, known)}", str(name))
+            raise BadRequest(f"{owner} takes no {what} `{name}`{meant(name, known)}", str(name))
     found = {}
     lengths: dict[str, tuple[int, str]] = {}  # of free dims: how long, and the item that says so
     for item in items:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mstarc_runtime.abi.linked import Linked
-from mstarc_runtime.checkpoints import Externs
+from mstarc_runtime.checkpoints import Externs, bound_by
 from mstarc_runtime.errors import LoadError
 from mstarc_runtime.program import ConductorProgram, Entry, Param
 from mstarc_runtime.serving.text import TextDecoder
@@ -63,7 +63,10 @@ def chat_surface(linked: Linked, program: ConductorProgram, externs: Externs) ->
 def text_decoder(linked: Linked, externs: Externs) -> Callable[[], TextDecoder] | None:
     """What makes a decoder for one request's token ids; None if the model names none."""
     text: Mapping[str, Any] = linked.modalities.get("text") or {}
-    return externs.bind(text["decoder"]) if text.get("decoder") else None
+    if not text.get("decoder"):
+        return None
+    with bound_by("modalities.text.decoder"):
+        return externs.bind(text["decoder"])
 
 
 @dataclass(frozen=True, slots=True)

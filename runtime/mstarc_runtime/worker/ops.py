@@ -17,8 +17,8 @@ import numpy as np
 
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink, WalkLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
-from mstarc_runtime.checkpoints import resolve
-from mstarc_runtime.errors import LoadError
+from mstarc_runtime.checkpoints import bound_by, names_in, resolve
+from mstarc_runtime.errors import LoadError, meant
 from mstarc_runtime.loading import Progress, load_components
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
@@ -70,7 +70,10 @@ class OpTable:
         self.linked = linked
         device = next(link.device for link in linked.ranks if link.rank == rank)
         nodes = nodes_of_rank(linked, rank)
-        classes = {node.name: resolve(node.component) for node in nodes}
+        classes: dict[str, Any] = {}
+        for node in nodes:
+            with bound_by(f"components.{node.name}"):
+                classes[node.name] = resolve(node.component)
         numpy_only = all(_arrays_of(node, classes[node.name]) == "numpy" for node in nodes)
         self._numpy = NumpyArrays()
         self.arrays: Arrays = self._numpy if numpy_only else TorchArrays(device)
@@ -107,8 +110,9 @@ class OpTable:
             for link in node.ops:
                 method = getattr(component, link.name, None)
                 if method is None:
+                    near = meant(link.name, names_in(component))
                     raise LoadError(
-                        f"component `{node.component}` has no method `{link.name}` for op `{node.name}.{link.name}`"
+                        f"component `{node.component}` has no method `{link.name}` for op `{node.name}.{link.name}`{near}"
                     )
                 _check_signature(node, link, method)
                 name, arrays = f"{node.name}.{link.name}", _arrays_of(node, classes[node.name])
