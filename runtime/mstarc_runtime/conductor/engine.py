@@ -15,7 +15,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -44,6 +43,7 @@ from mstarc_runtime.conductor.calls import Calls, WalkCall
 from mstarc_runtime.conductor.params import check_inputs, check_params
 from mstarc_runtime.conductor.requests import Event, RequestRun, run_program
 from mstarc_runtime.conductor.room import Room
+from mstarc_runtime.conductor.threads import Threads
 from mstarc_runtime.errors import BadRequest, Busy, RequestFailed, RuntimeFault, Unavailable
 from mstarc_runtime.program import ConductorProgram, plain
 
@@ -98,7 +98,7 @@ class Engine:
         self._walk_links = {walk.name: walk for walk in linked.walks}
         self._streams = {stream.name: stream for stream in linked.streams}
         self._room = Room(linked, self._ready, lambda: self.ready)
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="extern")
+        self._threads = Threads(2, "extern")
         self._progress: Callable[[Loading], None] | None = None
 
     # -------------------------------------------------------------------------------------------------------- life cycle
@@ -132,7 +132,7 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=5.0)
         await self.cluster.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     @property
     def ready(self) -> bool:
@@ -277,7 +277,7 @@ class Engine:
 
     async def in_thread(self, work: Callable[[], Any]) -> Any:
         """Run host Python (an extern) off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._threads.run(work)
 
     def rank_of(self, walk: str) -> int:
         """Where a walk runs."""
