@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.abi.messages import Finish, Freed, Message, Open, Start, WalkEnded, WalkFailed
 from mstarc_runtime.conductor import requests
+from mstarc_runtime.conductor.calls import Calls, WalkCall
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.conductor.requests import RequestRun
@@ -298,3 +301,26 @@ async def test_few_starts_wait_on_a_rank(tmp_path: Path) -> None:
         for end in range(len(cluster.told))
     ]
     assert max(under_way) == requests.AHEAD + 1
+
+
+async def test_nothing_is_sent_behind_a_walk_that_failed_while_another_was_awaited() -> None:
+    """The first of a full line ends, and the second fails before the program, which waits for the first, is resumed."""
+    calls, numbers = Calls(), itertools.count(1)
+
+    def send_walk(run: Any, name: str, args: Any, scope: int, closes: Any, after: WalkCall | None) -> WalkCall:
+        call = WalkCall(run, next(numbers), name, 0, after, asyncio.get_running_loop().create_future())
+        calls.add(call)
+        return call
+
+    engine = SimpleNamespace(rank_of=lambda name: 0, send_walk=send_walk)
+    request: Any = SimpleNamespace(engine=engine, outcome=requests.Outcome(), count=lambda counts: None)
+    line, step = requests.Line(request, 0, None), requests.WalkStep("gather", (), (), ahead=True)
+    for _ in range(requests.AHEAD + 1):
+        await line.walk(step)
+    waits = asyncio.create_task(line.walk(step))
+    await asyncio.sleep(0)
+    calls.ended(WalkEnded(1, 1, [], {}, {}))
+    calls.failed(2, RequestFailed("the second broke"))
+    with pytest.raises(RequestFailed, match="the second broke"):
+        await asyncio.wait_for(waits, 5)
+    assert len(calls) == 0

@@ -186,10 +186,10 @@ class Line:
 
     async def walk(self, step: WalkStep) -> tuple[Any, ...]:
         """Send a walk and wait for its results, unless it is to run ahead. Behind a walk of another rank it is sent when that has ended."""
-        if self.last is not None and (self.last.over or self.last.rank != self._engine.rank_of(step.name)):
-            await self.end()
         while len(self._sent) > AHEAD:
             await self._sent.popleft().results
+        if self.last is not None and (self.last.over or self.last.rank != self._engine.rank_of(step.name)):
+            await self.end()  # what failed meanwhile is found here: nothing would ever begin behind it
         self.last = self._engine.send_walk(self._request, step.name, step.args, self._scope, step.closes, self.last)
         if step.ahead:
             self._sent.append(self.last)
