@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mstarc.diagnostics.core import Collector, Diagnostic
+from mstarc.passes.lower import lower
 from mstarc.source import SourceFile
 from mstarc.syntax import ast
 from mstarc.syntax.parser import parse_walk
 
+ROOT = Path(__file__).resolve().parents[2]
 NODE = "node a : stateless { op f(x: i64) -> y: i64 }\n"
 REQUEST = "request r(x: i64) -> tensor { w(x) }\n"
 
@@ -125,6 +129,34 @@ def test_one_slip_a_declaration_is_reported_and_the_rest_is_kept() -> None:
     assert model is not None and not model.complete
     assert [type(d) for d in model.decls] == [ast.Param, ast.Walk, ast.Request]
     assert [text[: d.primary.span.start].count("\n") + 1 for d in found] == [2, 4, 5, 6]
+
+
+LM = (ROOT / "tests/passes/models/bagel.walk").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        "let guided",
+        "param steps",
+        "param cfg_text",
+        "param renorm ",
+        "type image_part",
+        "extern layout",
+        "cache ",
+        "context main",
+        "sampler words",
+        "node llm",
+        "walk draw",
+    ],
+)
+def test_what_is_lost_with_a_declaration_gives_no_second_finding(begins: str) -> None:
+    """A bracket too many in one declaration of a large model: nothing is said of what uses it."""
+    assert LM.count(f"\n{begins}") == 1
+    report = Collector()
+    model = parse_walk(SourceFile("t.walk", LM.replace(f"\n{begins}", f"\n{begins.replace(' ', ' ) ', 1)}")), report)
+    assert model is not None and not model.complete and lower(model, report) is None
+    assert [d.rule.code for d in report.findings()] == ["MC010"], [d.message for d in report.findings()]
 
 
 def test_a_declaration_word_inside_of_brackets_does_not_begin_one() -> None:

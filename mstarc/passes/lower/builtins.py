@@ -93,6 +93,11 @@ class Builtins:
         branches = [first, second]
         (branches if isinstance(third.type, Tensor) else rest).append(third)
         first = self._scope.there(first)
+        made = Typed(
+            Apply("guide", tuple(arg.expr for arg in args)), content(first.type), joint_phase(*args), tree.span
+        )
+        if any(arg.type is None for arg in args):
+            return made  # which are branches, an argument without a type does not say; it has had its error
         if not len(branches) - 1 <= len(rest) <= len(branches) + 1:
             many = f"{len(branches) - 1} scale{'s' if len(branches) > 2 else ''}, then at most a renorm and its least factor"
             message = (
@@ -108,8 +113,7 @@ class Builtins:
                 self._scope.mismatch(
                     f"`guide` mixes {type_text(a)} with {type_text(b)}{self._scope.scope.dims.why()}", other.span
                 )
-        made = Apply("guide", tuple(arg.expr for arg in args))
-        return Typed(made, content(first.type), joint_phase(*args), tree.span)
+        return made
 
     def _check_renorm(self, given: list[Typed]) -> None:
         """A text or an enum of the ways that there are."""

@@ -77,7 +77,9 @@ class Matcher:
     # --------------------------------------------------------------------------------------------------------- one argument
 
     def check(self, port: core.Port, arg: Typed) -> None:
-        """One argument against its port: phase, absence, type."""
+        """One argument against its port: phase, absence, type. An argument without a type has had its error."""
+        if arg.type is None:
+            return
         if port.host and not arg.host:
             message = f"`{port.name}` of `{self._callee}` is a host parameter"
             self._report.report(rules.MC305, message, arg.span, "a device value")
@@ -97,7 +99,7 @@ class Matcher:
             host_fits = self._dims.unify(self._bound[port.name], arg.expr)
         elif port.host:
             self._bound[port.name] = arg.expr
-        if arg.type is None or (self._fits(due, content(arg.type)) and host_fits):
+        if self._fits(due, content(arg.type)) and host_fits:
             return
         self._report.report(
             rules.MC007,

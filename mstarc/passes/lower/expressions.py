@@ -96,10 +96,12 @@ class Expressions:
         return poison(found.span, found.phase)
 
     def host(self, tree: ast.Expr, what: str, due: Type | None = None) -> Typed:
-        """A value that the host knows: MC305 otherwise."""
+        """A value that the host knows: MC305 otherwise, unless its own error was reported."""
         found = self.value(tree, due)
         if found.host:
             return found
+        if found.type is None:
+            return poison(found.span)
         self.report.report(
             rules.MC305,
             f"{what} depends on a device value",

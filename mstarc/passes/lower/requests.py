@@ -14,7 +14,7 @@ from mstarc.passes.lower.declarations import Declarations
 from mstarc.passes.lower.dims import Dims, substituted
 from mstarc.passes.lower.expressions import path_text
 from mstarc.passes.lower.symbols import FORMS, Symbols
-from mstarc.passes.lower.typed import INT, type_text
+from mstarc.passes.lower.typed import type_text
 from mstarc.source import Span
 from mstarc.syntax import ast
 
@@ -221,7 +221,12 @@ class RequestBody(Body):
         self, tree: ast.Call, targets: Sequence[ast.Name] | None, walk: ast.Walk
     ) -> Sequence[core.Value | None] | None:
         self.no_access(tree)
-        params, results = self._signature(walk)
+        signature = self._signature(walk)
+        if signature is None:
+            for written in tree.args:  # errors inside them are errors all the same
+                self.expressions.lower(written.value)
+            return self.fail(targets, "device")
+        params, results = signature
         matcher = Matcher(self.expressions, walk.name.text, tree.span)
         args = self.arguments(matcher, params, tree, all_due=True)
         if args is None:
@@ -237,12 +242,14 @@ class RequestBody(Body):
             self.ops.append(core.CallWalk(walk.name.text, passed, tuple(made), span=tree.span))
         return made
 
-    def _signature(self, walk: ast.Walk) -> tuple[list[core.Port], list[core.Port]]:
-        """Parameters and results of a walk. What is wrong with their types is reported where the walk is lowered."""
+    def _signature(self, walk: ast.Walk) -> tuple[list[core.Port], list[core.Port]] | None:
+        """Parameters and results of a walk; None if a type is unknown, which is reported where the walk is lowered."""
         quiet = self.declarations.quiet()
         dims = Dims(self.declarations.known)
         params, results = quiet.signature(walk.params, dims), quiet.outputs(walk.results, dims)
-        return (
-            [core.Port(field.name.text, kind or INT) for field, kind in zip(walk.params, params, strict=True)],
-            [core.Port(field.name.text, kind or INT) for field, kind in zip(walk.results, results, strict=True)],
-        )
+        ports = [
+            [core.Port(field.name.text, kind) for field, kind in zip(fields, kinds, strict=True) if kind is not None]
+            for fields, kinds in ((walk.params, params), (walk.results, results))
+        ]
+        known = len(ports[0]) == len(params) and len(ports[1]) == len(results)
+        return (ports[0], ports[1]) if known else None

@@ -215,6 +215,8 @@ class WalkCalls(Body):
             found["reads"] = own
         needs = [word for word in ("writes", "reads") if word not in found and self._needs(word, op)]
         if needs and not (op.attrs.frozen and "writes" in found):
+            if self.symbols.lost & {"cache", "context"}:
+                return None  # what could not be parsed may be the one
             why = "attends a source that it must name" if needs == ["reads"] and op.attrs.cross else ""
             why = why or (f"cache `{node.cache}` has " + (f"the contexts {', '.join(own)}" if own else "no context"))
             self.report.report(
