@@ -178,6 +178,19 @@ async def test_values_that_fit_no_row_fail_their_request_alone(monkeypatch: pyte
     assert [one.counts.get("context:main") for one in found.seen][::2] == [11, 11]
 
 
+async def test_without_memory_for_captures_everything_runs_on_the_host() -> None:
+    class Full(DirectRunner):
+        def capture(self, work: Any) -> Any:
+            raise RuntimeError("CUDA out of memory")
+
+    given = {"max_tokens": 6, "ignore_eos": True, "temperature": 0.7}
+    asks = [Ask({"messages": [Part("text", role="user", text="9 10 13")]}, given, seed=n) for n in range(2)]
+    wanted = await run(tiny.chat(), "chat", asks, "host")
+    found = await run(tiny.chat(), "chat", asks, DeviceOptions(Full(), 7, 1))
+    assert_same(found, wanted, asks)
+    assert not found.loops and all(one.error is None for one in found.seen)
+
+
 async def test_more_requests_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mstarc_runtime.worker.rank.MAX_ROWS", 3)
     rng = random.Random(9)

@@ -7,6 +7,7 @@ waits there is not sent any more.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mstarc_runtime.errors import describe
 from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, uploaded
 from mstarc_runtime.sampling.philox import DrawKey
 from mstarc_runtime.sampling.philox import uniforms as host_uniforms
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.rank import Rank
     from mstarc_runtime.worker.walks import WalkRun
+
+log = logging.getLogger("mstarc.worker")
 
 
 class OneRow:
@@ -83,7 +87,7 @@ class LateDraws:
 
     @torch.inference_mode()
     def sample(self, run: WalkRun, sampler: str, logits: Tensor, site: str) -> Tensor | None:
-        """One id, i64 [], from logits [vocab]; None if the sampler does not fit the device's. Raises BadRequest."""
+        """One id, i64 [], from logits [vocab]; None if the sampler does not fit the device's or has no capture. Raises BadRequest."""
         rank, session, vocab = self._rank, run.session, len(logits)
         row = self._row(sampler, vocab)
         if row is None:
@@ -109,5 +113,8 @@ class LateDraws:
                 plan = SamplerPlan.of(self._links[sampler].settings)
                 self._rows[sampler, vocab] = OneRow(plan, vocab, self._rank.arrays.device, self._runner)
             except ValueError:  # the host's sampler says what is wrong
+                self._rows[sampler, vocab] = None
+            except Exception as error:
+                log.warning("draws of `%s` are not captured: %s", sampler, describe(error))
                 self._rows[sampler, vocab] = None
         return self._rows[sampler, vocab]
