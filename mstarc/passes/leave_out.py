@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from mstarc.ir.core import Invoke, Loop, Op, Phi, Program, Walk, When
+from mstarc.ir.core import Invoke, Loop, Op, Phi, Program, Value, Walk, When
 from mstarc.ir.renumber import renumbered
 from mstarc.ir.types import Apply, Binary, Expr, Lit, Ref, Tensor, ValueId, Var
 from mstarc.ir.verify_sites import Site, Unit, definitions, sites_of
@@ -107,13 +107,15 @@ class _Walk:
 
     def _branches(self, args: tuple[Expr, ...]) -> Iterator[tuple[ValueId, Expr]]:
         """Each branch of a `guide` that is a value, with the condition under which it is read."""
-        two = isinstance(args[2], Var) and self.values[args[2].id].phase == "device"
+        third = args[2]
+        two = any(isinstance(part, Var) and _is_array(self.values[part.id]) for part in every_expr(third))
+        if two and not isinstance(third, Var):
+            return  # a branch that no call gives, or a scale of a length
         scale = Binary(">", args[3 if two else 2], Lit(1))
         if isinstance(args[1], Var):
             yield args[1].id, scale
-        if two:
-            assert isinstance(args[2], Var)
-            yield args[2].id, Binary("and", scale, Binary(">", args[4], Lit(1)))
+        if two and isinstance(third, Var):
+            yield third.id, Binary("and", scale, Binary(">", args[4], Lit(1)))
 
     # ------------------------------------------------------------------------------------------------------------- guards
 
@@ -177,3 +179,8 @@ class _Walk:
                 return
             case _:
                 yield cond
+
+
+def _is_array(value: Value) -> bool:
+    """Whether a value cannot be a scale: it is on the device, or has dims."""
+    return value.phase == "device" or (isinstance(value.type, Tensor) and bool(value.type.dims))

@@ -151,3 +151,15 @@ def test_the_pipeline_runs_it_first() -> None:
     before = program(ONE.format(call="invoke net.f(%0, 1)", scale="param.s"))
     first = next(iter(run_passes(before, PIPELINE, verified=True)))
     assert first.name == "leave-out" and first.program == leave_out(before)
+
+
+def test_a_second_branch_that_no_call_gives_is_not_taken_for_a_scale() -> None:
+    """An array that the request brought: it is known on the host, as a scale is."""
+    body = """
+  %1 v: f32[4] = invoke net.f(%0, 0)
+  %2 a: f32[4] = invoke net.f(%0, 1)
+  %3 y: f32[4] = compute guide(%1, %2, {second}, param.s, param.r)
+  emit %3 as tensor"""
+    for second, guarded in (("%0", {"a": "param.s > 1"}), ("%0 + 1.0", {})):
+        text = print_program(program(body.format(second=second))).replace("%0 x: f32[4]", "%0 x: host f32[4]")
+        assert guards(parse_program(text)) == guarded
