@@ -108,7 +108,7 @@ def undamaged(folder: Path) -> Iterator[None]:
     """What is raised over a package that is not as its spec and this compiler give it is damage, told in a Failure; else it is ours."""
     try:
         yield
-    except Failure:
+    except (Failure, BrokenPipeError):  # the latter: the reader of our output has left
         raise
     except Exception as error:
         changed = _changed(folder)
