@@ -21,12 +21,14 @@ from mstarc.passes.check_params import check_params
 from mstarc.passes.check_requests import check_requests
 from mstarc.passes.check_schedule import check_schedule
 from mstarc.passes.check_streams import check_streams
+from mstarc.passes.check_use import check_use
 
 Check: TypeAlias = Callable[[Program, Collector], None]
 
 STAGES: tuple[tuple[Check, ...], ...] = (
     (
         check_params,
+        check_use,
         check_loops,
         check_control,
         check_contexts,

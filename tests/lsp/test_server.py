@@ -15,7 +15,7 @@ from tests.lsp.client import DEADLINE, ROOT, Client
 ASK = ROOT / "specs/ask.walk"
 MODEL = """model m
 config { big = a.big }
-param most : int in 1..9 = 3
+param most : int in 1..9 = big
 node a : stateless {
     op f(x: i64) -> y: i64   # größer 🎵
     op two(x: i64) -> y: i64, z: i64
@@ -109,7 +109,7 @@ def test_a_yaml_file_of_no_model_is_left_alone(client: Client, tmp_path: Path) -
         ("send |n ->", ["**n** (value of `w`)", "`i64[]`, on the device", "n, unused = a.two(n)"]),
         ("carry n = s|tart", ["**start** (input of `w`)", "start: i64"]),
         ("config { b|ig", ["**big** (config)", "`a.big` is `3`"]),
-        ("max mos|t carry", ["**most** (param)", "param most : int in 1..9 = 3"]),
+        ("max mos|t carry", ["**most** (param)", "param most : int in 1..9 = big"]),
         ("-> |s\n", ["**s** (stream)", "by fixed(1) capacity 4"]),
         ("one: |w(start)", ["**w** (walk)", "send n -> s"]),
         ("tog|ether", ["starts all arms at once"]),
