@@ -74,6 +74,8 @@ WALKS: list[tuple[str, str, str]] = [
     ("emit 1 < 2 < 3 as tensor", "MC007", "1 < 2 < 3"),
     ("emit x[0] as tensor", "MC007", "x[0]"),
     ("emit a.make(x)[0, 1] as tensor", "MC007", "a.make(x)[0, 1]"),
+    ("emit a.make(x)[1.5] as tensor", "MC007", "1.5"),
+    ("emit a.make(x)[0 : p / 2] as tensor", "MC007", "p / 2"),
     ("emit a.f(x) as tensor when 3", "MC007", "3"),
     ("loop l times 1.5 carry x { x = a.f(x) }  emit x as tensor", "MC007", "1.5"),
     ("emit a.f(1.5) as tensor", "MC007", "1.5"),

@@ -119,6 +119,14 @@ class Expressions:
         self.mismatch(f"{what} is {type_text(found.type)}, not a number", found.span)
         return poison(found.span)
 
+    def whole(self, tree: ast.Expr, what: str) -> Typed:
+        """A whole host number: MC007 otherwise."""
+        found = self.number(tree, what)
+        if found.type is not None and number_of(found.type) == "float":
+            self.mismatch(f"{what} is {type_text(found.type)}, not a whole number", found.span)
+            return poison(found.span)
+        return found
+
     def condition(self, tree: ast.Expr, what: str) -> Typed:
         """A host truth value: MC305 or MC007 otherwise."""
         found = self.host(tree, what)
@@ -271,11 +279,11 @@ class Expressions:
         known = list(kind.dims) if isinstance(kind, Tensor) else []
         for k, index in enumerate(tree.indices):
             if isinstance(index, ast.Slice):
-                low, high = (None if e is None else self.number(e, "a slice").expr for e in (index.low, index.high))
+                low, high = (None if e is None else self.whole(e, "a slice").expr for e in (index.low, index.high))
                 indices.append(Slice(low, high))
                 dims.append(self._sliced(known[k] if k < len(known) else Lit(0), low, high))
             else:
-                indices.append(self.number(index, "an index").expr)
+                indices.append(self.whole(index, "an index").expr)
         made = Index(base.expr, tuple(indices))
         if kind is None:
             return Typed(made, None, base.phase, tree.span)
