@@ -55,7 +55,7 @@ def mapped(tensors: Mapping[str, Tensor], rules: Sequence[Mapping[str, Any]]) ->
         verb = next(verb for verb in VERBS if verb in rule)
         try:
             found = _APPLY[verb](found, rule[verb], rule)
-        except _Misfit as misfit:
+        except (_Misfit, IndexError, RuntimeError, ValueError) as misfit:  # torch: shapes that differ, no such dim
             raise LoadError(f"rule {number} of `weights`, `{verb}: {_said(rule[verb])}`: {misfit}") from None
     return found
 

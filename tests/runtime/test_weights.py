@@ -88,10 +88,16 @@ def test_tie_is_one_tensor_and_transforms() -> None:
         ({"experts": "model.layers.#.q.weight", "to": "q"}, ""),
         ({"experts": "deep.#.x", "to": "x"}, "expert 0 of `x` is missing"),
         ({"transform": "flat", "by": "transpose"}, "`flat` is [2]"),
+        (
+            {"stack": ["flat", "model.embed"], "to": "x"},
+            "rule 2 of `weights`, `stack: [flat, model.embed]`: Tensors must",
+        ),
+        ({"stack": ["flat", "flat"], "to": "x", "dim": 3}, "rule 2 of `weights`, `stack: [flat, flat]`: "),
+        ({"experts": "odd.#.x", "to": "x"}, "rule 2 of `weights`, `experts: odd.#.x`: stack expects"),
     ],
 )
 def test_a_rule_that_does_not_fit_is_named(rule: dict[str, Any], says: str) -> None:
-    file = {**FILE, "deep.1.x": ONE, "flat": torch.zeros(2)}
+    file = {**FILE, "deep.1.x": ONE, "flat": torch.zeros(2), "odd.0.x": ONE, "odd.1.x": torch.zeros(2)}
     rules = [{"tie": "model.embed", "to": "spare"}, rule]
     if not says:
         assert mapped(file, rules)["q"].shape == (2, 2, 3)
