@@ -128,7 +128,8 @@ def _packages(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     packages, lacking = find_packages(Path())
     if not packages and not lacking:
         raise Failure(
-            "there is no package below this folder: no generated/*/plan.json, no examples/*/generated/plan.json", USAGE
+            "there is no package below this folder: no generated/plan.json, no generated/*/plan.json, no examples/*/generated/plan.json",
+            USAGE,
         )
     return packages, lacking
 

@@ -7,6 +7,7 @@ are the same on the real weights only where these do not decide.
 from __future__ import annotations
 
 import json
+import reprlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,16 +121,17 @@ def _value(declared: Value, given: Any) -> Any:
 def _scalar(name: str, kind: str, given: Any) -> Any:
     good = {"int": (int,), "float": (int, float), "bool": (bool,), "text": (str,)}[kind]
     if not isinstance(given, good) or (kind != "bool" and isinstance(given, bool)):
-        raise Failure(f"--input {name} must be {kind}, not {given!r}", USAGE)
+        raise Failure(f"--input {name} must be {kind}, not {reprlib.repr(given)}", USAGE)
     return float(given) if kind == "float" else given
 
 
 def _tensor(name: str, given: Any) -> Any:
-    """Nested lists of numbers as the machine's rows."""
+    """Nested lists of numbers, or the array of a .npy file, as the machine's rows."""
+    given = given.tolist() if hasattr(given, "tolist") else given
     if isinstance(given, list):
         return Row(_tensor(name, item) for item in given)
     if not isinstance(given, int | float):
-        raise Failure(f"--input {name} must be a number or a list of numbers, not {given!r}", USAGE)
+        raise Failure(f"--input {name} must be a number or a list of numbers, not {reprlib.repr(given)}", USAGE)
     return given
 
 

@@ -103,8 +103,10 @@ def write_package(files: dict[str, str], package: Path) -> list[Path]:
 
 
 def find_packages(root: Path) -> tuple[list[Path], list[Path]]:
-    """(folders of packages under `generated` and `examples`, specs of `specs` that have none)."""
-    folders = [*root.glob("generated/*"), *root.glob("examples/*/generated")]
+    """(the package `generated`, or those under it, and those of `examples`; specs of `specs` that have none)."""
+    alone = root / "generated"
+    own = [alone] if (alone / NAME).is_file() else [*root.glob("generated/*")]
+    folders = [*own, *root.glob("examples/*/generated")]
     packages = sorted(folder for folder in folders if folder.is_dir() and _own_files(folder))
     names = {folder.name for folder in packages}
     specs = sorted(root.glob("specs/*.walk"))
