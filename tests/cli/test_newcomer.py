@@ -64,9 +64,11 @@ def test_nor_is_it_damage_of_a_stale_package(mstarc: Command, tmp_path: Path) ->
 
 
 def unread(*args: str) -> tuple[int, str]:
-    """Status and standard error of a command whose standard output nobody reads."""
+    """Status and standard error of a command whose standard output nobody reads; unbuffered, so that it is told at once."""
     reading, writing = os.pipe()
     os.close(reading)
-    ran = subprocess.run([sys.executable, "-m", "mstarc", *args], stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-u", "-m", "mstarc", *args], stdout=writing, stderr=subprocess.PIPE, timeout=60
+    )
     os.close(writing)
     return ran.returncode, ran.stderr.decode()
