@@ -53,6 +53,9 @@ def report_groups(
                 )
 
 
+_OFFERED = 1024  # ranks of a group at the most in a help; a checkpoint may claim any number of heads
+
+
 def _divides(plan: Plan, name: str, size: int, at: Span, scope: ConfigScope, report: Collector) -> None:
     node = next(node for node in plan.nodes if node.name == name)
     cache = next((cache for cache in plan.caches if cache.name == node.cache), None)
@@ -65,7 +68,7 @@ def _divides(plan: Plan, name: str, size: int, at: Span, scope: ConfigScope, rep
             continue
         if count % size:
             message = f"{size} ranks of `{name}` cannot share the {count} {what} of cache `{cache.name}` equally"
-            sizes = [n for n in range(2, count + 1) if count % n == 0]
+            sizes = [n for n in range(2, min(count, _OFFERED) + 1) if count % n == 0]
             help_text = f"{count} divide into {', '.join(map(str, sizes))}" if sizes else "give the node one rank"
             report.report(rules.MC604, message, at, subject=name, help=help_text)
             return

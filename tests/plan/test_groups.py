@@ -83,3 +83,10 @@ def test_what_the_heads_divide_into_is_said() -> None:
     assert found.help == "8 divide into 2, 4, 8"
     alone = refused(plan(8, 1), RANKS + "[place]\na = [0, 1]\nb = 0\n")
     assert alone.help == "give the node one rank" and "1 heads of keys and values" in alone.message
+
+
+def test_any_number_of_heads_is_answered_at_once() -> None:
+    """The help lists sizes, and a checkpoint's own number of heads may be anything: trying all of them would not end."""
+    toml = RANKS + "[place]\na = [0, 1, 2]\nb = 3\n"
+    found = refused(plan(heads=1 << 60, kv_heads=1 << 60), toml)
+    assert found.rule.code == "MC604" and found.help is not None and found.help.endswith("256, 512, 1024")
