@@ -17,6 +17,7 @@ from mstarc_runtime.program import ABSENT
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_runner import Fetch, Runner
 
+_PLAIN = (bool, int, float, str, bytes, list, tuple, dict, type(None))
 Event: TypeAlias = tuple[int, str, str, Any, dict[str, Any]]  # request, walk, modality, value, attributes
 
 
@@ -123,19 +124,17 @@ class Outbox:
             self._send_events(events)
 
     def _host_values(self, entry: Entry) -> list[Any]:
-        fetched = iter(entry.fetch.tensors[entry.first :] if entry.fetch is not None else ())
-        later = entry.fetch is not None
-        return [
-            host_value(self._arrays, next(fetched) if later and self._on_device(value) else value)
-            for value in entry.values
-        ]
+        if entry.fetch is None:
+            return [host_value(self._arrays, value) for value in entry.values]
+        fetched = iter(entry.fetch.tensors[entry.first :])
+        return [host_value(self._arrays, next(fetched) if self._on_device(value) else value) for value in entry.values]
 
 
 def host_value(arrays: Arrays, value: Any) -> Any:
     """A value as host Python sees it: arrays as numpy, 0-d ones as numbers, an absent one as None; what is no array as it is."""
     if value is ABSENT:
         return None
-    if isinstance(value, bool | int | float | str | bytes | list | tuple | dict | None):
+    if isinstance(value, _PLAIN):
         return value
     host = arrays.to_host(value)
     return host.item() if host.ndim == 0 else host

@@ -188,7 +188,8 @@ class Batch(Rows):
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         host = self.rank.arrays.to_host(value)
-        for row, item in zip(self.rows, host, strict=True):
+        items = host.tolist() if host.ndim == 1 else host  # numbers of all rows at once
+        for row, item in zip(self.rows, items, strict=True):
             if self._seen(row):
                 self.rank.emit(row.session, row.run.name, modality, item, attributes)
 
@@ -239,8 +240,9 @@ class RegionLoop:
         if not self.rows:
             return
         rows = self.rows
+        waiting = f"loop {rows[0].wait.label}"
         for row in rows:
-            row.run.waiting = f"loop {row.wait.label}"
+            row.run.waiting = waiting
         batch = Batch(self.rank, rows)
         try:
             carry = rows[0].body(batch, *self.carry, *self.fixed)
@@ -255,8 +257,8 @@ class RegionLoop:
     # ------------------------------------------------------------------------------------------------------- membership
 
     def _can_run(self, row: Row) -> bool:
-        if not row.run.alive:
-            return True  # a turn is needed to forget it
+        if not self.sends or not row.run.alive:
+            return True  # a turn is needed to forget a dead one
         session, scope = row.session, row.run.scope
         outs = ((self.rank.stream_out(session, stream, scope), stream, most) for stream, most in self.sends.items())
         return all(out.room(row.needs(stream, most)) for out, stream, most in outs)
