@@ -37,6 +37,7 @@ from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.conductor.processes import ProcessCluster
 from mstarc_runtime.garbage import settle_garbage
 from mstarc_runtime.package import load_conductor
+from tests.bench.replay_gaps import kernels_of, replay_gaps, told
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAME_S = 2048 / 24000
@@ -119,7 +120,7 @@ async def main(args: argparse.Namespace) -> list[dict[str, Any]]:
     try:
         for batch in args.batch:
             await asyncio.gather(*[caller(engine, 1, args.prompt, 64) for _ in range(batch)])  # warm
-            with profiled(args.profile):
+            with profiled(args.profile, args.trace):
                 rows.append(await measure(engine, batch, args))
             print(json.dumps(rows[-1]), flush=True)
     finally:
@@ -128,8 +129,8 @@ async def main(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def profiled(on: bool) -> Iterator[None]:
-    """Prints where the host's time went, which kernels took the device's, and how much of the wall time it was busy."""
+def profiled(on: bool, trace: str) -> Iterator[None]:
+    """Prints where the host's time went, which kernels took the device's, and the gaps between replays; writes the `trace` for a viewer."""
     if not on:
         yield
         return
@@ -146,6 +147,9 @@ def profiled(on: bool) -> Iterator[None]:
     averages = [event for event in found.key_averages() if event.self_device_time_total]
     busy = sum(event.self_device_time_total for event in averages) / 1e6
     print(f"device busy {busy:.3f} s of {wall:.3f} s")
+    print(told(replay_gaps(kernels_of(found))))
+    if trace:
+        found.export_chrome_trace(trace)
     for event in sorted(averages, key=lambda event: -event.self_device_time_total)[:28]:
         mean = event.self_device_time_total / event.count
         print(f"{event.self_device_time_total / 1000:10.1f} ms {event.count:8} x {mean:8.1f} us  {event.key[:110]}")
@@ -168,6 +172,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--profile", action="store_true", help="run the rank in this process and say where its time goes"
     )
+    parser.add_argument("--trace", default="", help="with --profile: a file for Perfetto or chrome://tracing")
     parser.add_argument("--layers", type=int, default=0, help="fewer layers, to try it on a small machine")
     found = asyncio.run(main(parser.parse_args()))
     print(f"{'batch':>5} {'audio-s/s':>9} {'rtf':>7} {'first ms':>9} {'worst':>7} {'step ms':>8}")
