@@ -128,6 +128,8 @@ Params = Annotated[
 Wants = Annotated[
     list[str] | None, typer.Option("--wants", metavar="MODALITY", help="An output modality. May be repeated.")
 ]
+#: of verbs that run a request: params are options of their own
+ANY_PARAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 RequestName = Annotated[str | None, typer.Option(metavar="NAME", help="Which request to run, if there are several.")]
 
 
@@ -304,9 +306,10 @@ def lsp() -> int:
     return run_lsp()
 
 
-@app.command(rich_help_panel="Look inside")
+@app.command(context_settings=ANY_PARAM, rich_help_panel="Look inside")
 @verb
 def interpret(
+    context: typer.Context,
     path: Spec,
     request: RequestName = None,
     inputs: Inputs = None,
@@ -316,10 +319,14 @@ def interpret(
     order: Annotated[int | None, typer.Option(help="Of the arms: which goes first, by this seed.")] = None,
     format: Product = ProductFormat.text,
 ) -> int:
-    """Run one request on the reference interpreter. Weights are hashes: it shows order, lengths, ends and counts."""
+    """Run one request on the reference interpreter. Any other option is a param of the model: --max-tokens 64.
+
+    Weights are hashes: it shows order, lengths, ends and counts.
+    """
     from mstarc.cli.interpreting import InterpretCall, run_interpret
 
-    call = InterpretCall(path, request or "", inputs or (), params or (), wants or (), seed, order, format.value)
+    extra = tuple(context.args)
+    call = InterpretCall(path, request or "", inputs or (), params or (), wants or (), seed, order, format.value, extra)
     return run_interpret(call)
 
 
@@ -341,7 +348,7 @@ def run(
     return run_server(folder, placement, checkpoints or (), host, port, deadline)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, rich_help_panel="Run")
+@app.command(context_settings=ANY_PARAM, rich_help_panel="Run")
 @verb
 def call(
     context: typer.Context,

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
+from typing import TextIO
 
 OK, FINDINGS, USAGE, STALE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
 
@@ -52,10 +54,12 @@ def shielded(step: Callable[[], int]) -> int:
             sys.stdout.flush()
     except Failure as failure:
         return _fail(failure)
-    except BrokenPipeError:
-        # The reader (`| head`) has left. Point stdout elsewhere, or the flush at exit would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return OK
+    except BrokenPipeError as error:
+        if reader_left(sys.stdout):
+            # `| head` has seen enough. Point stdout elsewhere, or the flush at exit would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return OK
+        return FINDINGS if reader_left(sys.stderr) else _fault(error, str(error))
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -64,6 +68,16 @@ def shielded(step: Callable[[], int]) -> int:
     except Exception as error:
         return _fault(error, str(error))
     return status
+
+
+def reader_left(stream: TextIO) -> bool:
+    """Whether nobody reads any more what is written to a stream. Other pipes break, too: of a worker, of a socket."""
+    try:
+        waiting = select.poll()
+        waiting.register(stream, select.POLLOUT)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
+    except (OSError, ValueError, TypeError):  # it is closed, or no file
+        return False
 
 
 def say(text: str) -> None:

@@ -17,18 +17,18 @@ from typing import Any
 from mstarc.cli.checking import single_model
 from mstarc.cli.findings import write_checked
 from mstarc.cli.guard import FINDINGS, INTERNAL, OK, USAGE, Failure
-from mstarc.cli.values import pairs, plain_value, typed_values
+from mstarc.cli.values import given_params, pairs, typed_values
 from mstarc.interp import Emitted, HashMachine, Outcome, interpret
 from mstarc.interp.errors import Deadlock, ExecutionError, RequestRefused
 from mstarc.interp.hash_machine import Box, Row, digest
-from mstarc.ir.core import Program, Value
+from mstarc.ir.core import Param, Program, Value
 from mstarc.ir.types import Media, Parts, Scalar, Tensor
 from mstarc.workspace import Model, load_model
 
 
 @dataclass(frozen=True, slots=True)
 class InterpretCall:
-    """The arguments of one `interpret`."""
+    """The arguments of one `interpret`. `extra`: what was left on the command line, params of the model."""
 
     path: str
     request: str = ""
@@ -38,6 +38,7 @@ class InterpretCall:
     seed: int = 0
     order: int | None = None
     format: str = "text"
+    extra: Sequence[str] = ()
 
 
 def checked_model(path: str) -> tuple[Model, int]:
@@ -56,7 +57,7 @@ def run_interpret(call: InterpretCall) -> int:
     program = model.program
     inputs = _inputs(program, call)
     machine = HashMachine(program, config=model.binding.config if model.binding else {})
-    params = {name: plain_value(text) for name, text in pairs(call.params, "--param").items()}
+    params = given_params(call.params, call.extra, {param.name: _param_kind(param) for param in program.params})
     try:
         out = interpret(
             program,
@@ -90,6 +91,10 @@ def _inputs(program: Program, call: InterpretCall) -> dict[str, Any]:
     kinds = {name: _kind(value) for name, value in declared.items()}
     given = typed_values(pairs(call.inputs, "--input"), kinds, "--input")
     return {name: _value(declared[name], value) if name in declared else value for name, value in given.items()}
+
+
+def _param_kind(param: Param) -> str:
+    return param.type.name if isinstance(param.type, Scalar) else "enum"
 
 
 def _kind(value: Value) -> str:

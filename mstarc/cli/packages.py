@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mstarc.binding import nearest
 from mstarc.cli.findings import write_findings
-from mstarc.cli.guard import FINDINGS, USAGE, Failure, say
+from mstarc.cli.guard import FINDINGS, USAGE, Failure, reader_left, say
 from mstarc.diagnostics.core import Collector
 
 if TYPE_CHECKING:
@@ -108,9 +108,11 @@ def undamaged(folder: Path) -> Iterator[None]:
     """What is raised over a package that is not as its spec and this compiler give it is damage, told in a Failure; else it is ours."""
     try:
         yield
-    except (Failure, BrokenPipeError):  # the latter: the reader of our output has left
+    except Failure:
         raise
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and reader_left(sys.stdout):
+            raise
         changed = _changed(folder)
         if not changed:
             raise

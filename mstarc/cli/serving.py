@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mstarc.cli.guard import FINDINGS, USAGE, Failure
+from mstarc.cli.guard import FINDINGS, Failure
 from mstarc.cli.packages import import_from_here, link_package, undamaged
-from mstarc.cli.values import BINARY, LIST, extra_params, pairs, plain_value, typed_values
+from mstarc.cli.values import BINARY, LIST, given_params, pairs, typed_values
 
 if TYPE_CHECKING:
     from mstarc_runtime.abi.linked import Linked
@@ -74,18 +74,8 @@ def run_call(call: OneCall) -> int:
 
 
 def call_params(call: OneCall, program: ConductorProgram) -> dict[str, Any]:
-    """`--param k=v` and `--k v`, which must not both give one param. Texts stay texts for a param that is one."""
-    kinds = {param.name: param.kind for param in program.PARAMS}
-    found = {name: _param(text, kinds.get(name, "")) for name, text in pairs(call.params, "--param").items()}
-    for name, value in extra_params(call.extra, lambda name: kinds.get(name) == "bool").items():
-        if name in found:
-            raise Failure(f"param `{name}` is given twice", USAGE)
-        found[name] = value
-    return found
-
-
-def _param(text: str, kind: str) -> Any:
-    return text if kind in ("text", "enum") else plain_value(text)
+    """The params that the command line gives."""
+    return given_params(call.params, call.extra, {param.name: param.kind for param in program.PARAMS})
 
 
 def input_kinds(program: ConductorProgram, request: str | None) -> dict[str, str]:

@@ -116,3 +116,17 @@ def extra_params(args: Sequence[str], switch: Callable[[str], bool] = lambda nam
             position += 1
         found[name] = plain_value(value)
     return found
+
+
+def given_params(given: Iterable[str], extra: Sequence[str], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """`--param k=v` and `--k v`, which must not both give one param. kinds: of the model's params; a text stays a text."""
+    found = {name: _param(text, kinds.get(name, "")) for name, text in pairs(given, "--param").items()}
+    for name, value in extra_params(extra, lambda name: kinds.get(name) == "bool").items():
+        if name in found:
+            raise Failure(f"param `{name}` is given twice", USAGE)
+        found[name] = value
+    return found
+
+
+def _param(text: str, kind: str) -> Any:
+    return text if kind in ("text", "enum") else plain_value(text)

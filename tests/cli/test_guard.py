@@ -117,6 +117,29 @@ def test_a_reader_that_leaves_ends_it_in_silence() -> None:
     assert (process.wait(timeout=120), said) == (0, b"")
 
 
+def test_only_the_readers_of_our_output_may_leave(tmp_path: Path) -> None:
+    """A pipe to a worker, or a socket, that breaks is a fault like any other; so is the exit status of it."""
+    code = (
+        "import os, sys\nfrom mstarc.cli.guard import shielded\n"
+        "def step():\n    here, there = os.pipe()\n    os.close(here)\n    os.write(there, b'x')\n"
+        "sys.exit(shielded(step))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 70
+    assert "internal error: BrokenPipeError" in done.stderr
+
+
+def test_a_reader_of_findings_that_leaves_hears_no_success(tmp_path: Path) -> None:
+    (tmp_path / "bad.walk").write_text("model m\nparam ???\n")
+    command = [sys.executable, "-m", "mstarc", "check", str(tmp_path / "bad.walk")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stderr.close()
+    with process.stdout:
+        assert process.stdout.read() == b""
+    assert process.wait(timeout=120) == 1
+
+
 def test_help_and_version(mstarc: Command) -> None:
     text = mstarc("--help").out
     for verb in ("check", "compile", "ir", "graph", "plan", "explain", "interpret", "run", "call"):

@@ -45,6 +45,16 @@ def test_interpret_shows_events_and_ends(mstarc: Command) -> None:
     assert mstarc("interpret", HELLO, "--input", "start=4", "--param", "max_steps=5").out != text
 
 
+def test_interpret_takes_params_as_call_does(mstarc: Command) -> None:
+    by_name = mstarc("interpret", HELLO, "--input", "start=3", "--param", "max_steps=5")
+    alone = mstarc("interpret", HELLO, "--input", "start=3", "--max-steps", "5")
+    assert (alone.status, alone.out) == (0, by_name.out)
+    twice = mstarc("interpret", HELLO, "--input", "start=3", "--param", "max_steps=5", "--max-steps", "5")
+    assert (twice.status, "param `max_steps` is given twice" in twice.err) == (2, True)
+    unknown = mstarc("interpret", HELLO, "--input", "start=3", "--steps", "5")
+    assert (unknown.status, "steps" in unknown.err) == (2, True)
+
+
 def test_interpret_a_conversation(mstarc: Command) -> None:
     args = ("interpret", "specs/ask.walk", "--input", "messages=hello", "--param", "max_tokens=4", "--format", "json")
     text_only = json.loads(mstarc(*args).out)
