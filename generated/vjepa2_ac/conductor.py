@@ -68,7 +68,7 @@ class Vjepa2Ac(ConductorProgram):
         request.require(len(request.inputs.actions) >= request.params.horizon, "A >= horizon")
         clip = yield request.extern("clip", request.inputs.video)
         poses = yield request.extern("poses", request.inputs.states, request.inputs.actions)
-        yield request.walk("imagine", clip, request.inputs.actions, poses)
+        yield request.walk("imagine", clip[0:1], request.inputs.actions, poses)
         return ()
 
     def choose(self, request: RequestRun) -> Steps:
@@ -81,10 +81,10 @@ class Vjepa2Ac(ConductorProgram):
         """request plan(video: media video, actions: f32[K, A, 7], states: f32[S, 7], goal: f32[n, d]) -> scalar, tensor, video"""
         clip = yield request.extern("clip", request.inputs.video)
         courses = yield request.extern("courses", request.inputs.states, request.inputs.actions)
-        yield request.walk("search", clip, request.inputs.actions, courses, request.inputs.goal)
+        yield request.walk("search", clip[0:1], request.inputs.actions, courses, request.inputs.goal)
         return ()
 
-    def imagine_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any) -> None:
+    def imagine_need(self, request: RequestRun, need: Need, first: Any, actions: Any, states: Any) -> None:
         """walk imagine writes at most"""
         need.write("past", (request.config.n + 2) * request.params.horizon)
 
@@ -94,7 +94,7 @@ class Vjepa2Ac(ConductorProgram):
     def teach_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any) -> None:
         """walk teach writes no context"""
 
-    def search_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any, goal: Any) -> None:
+    def search_need(self, request: RequestRun, need: Need, first: Any, actions: Any, states: Any, goal: Any) -> None:
         """walk search writes no context"""
 
     def weigh_need(self, request: RequestRun, need: Need, video: Any, actions: Any, states: Any, goal: Any) -> None:

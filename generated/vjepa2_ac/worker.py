@@ -7,9 +7,9 @@ class Vjepa2Ac(WorkerProgram):
     MODEL = "vjepa2_ac"
     COLLECTS = {"imagine_dream": ("path",), "imagine_dream_2": ("path",)}
 
-    def imagine(self, walk: Walk, video: Array, actions: Array, states: Array) -> Steps:
-        """walk imagine(video: f32[T, 3, H, W], actions: f32[A, 7], states: f32[A, 7])"""
-        z = yield walk.call("encoder.frames", video[0:1])
+    def imagine(self, walk: Walk, first: Array, actions: Array, states: Array) -> Steps:
+        """walk imagine(first: f32[1, 3, H, W], actions: f32[A, 7], states: f32[A, 7])"""
+        z = yield walk.call("encoder.frames", first)
         z_2 = z[0]
         if walk.params.live:
             dream = self.imagine_dream
@@ -52,9 +52,9 @@ class Vjepa2Ac(WorkerProgram):
         walk.emit("video", made)
         return ()
 
-    def search(self, walk: Walk, video: Array, actions: Array, states: Array, goal: Array) -> Steps:
-        """walk search(video: f32[T, 3, H, W], actions: f32[K, A, 7], states: f32[K, A, 7], goal: f32[n, d])"""
-        z = yield walk.call("encoder.frames", video[0:1])
+    def search(self, walk: Walk, first: Array, actions: Array, states: Array, goal: Array) -> Steps:
+        """walk search(first: f32[1, 3, H, W], actions: f32[K, A, 7], states: f32[K, A, 7], goal: f32[n, d])"""
+        z = yield walk.call("encoder.frames", first)
         best, costs, made = yield walk.call("critic.dream", z[0], actions, states, goal)
         walk.emit("scalar", best)
         walk.emit("tensor", costs)

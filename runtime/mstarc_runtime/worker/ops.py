@@ -86,7 +86,7 @@ class OpTable:
         self._draws: Draws | None = None
         self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
         self._beside: dict[str, Mapping[str, Callable[..., Any]]] = {}  # the same of walks in the queue beside
-        self._stacks: dict[tuple[str, str], StackGraph] = {}  # by walk in the queue beside and op with `batch stack`
+        self._stacks: dict[str, Mapping[str, list[StackGraph]]] = {}  # the same of ops with `batch stack`, by walk
         if not numpy_only:
             from mstarc_runtime.worker.draws import Draws
             from mstarc_runtime.worker.kv import TransformerOps
@@ -124,12 +124,26 @@ class OpTable:
 
     def capture_beside(self, walk: WalkLink, runner: Runner, progress: Progress) -> None:
         """Capture the stateless ops of a walk in the queue beside, once more: a graph must not run twice at the same time."""
-        from mstarc_runtime.worker.stateless import shape_graphs, stack_graphs
+        from mstarc_runtime.worker.stateless import shape_graphs
 
-        ops = [bound for bound in self._ops.values() if bound.node.name in walk.nodes]
-        self._beside[walk.name] = shape_graphs(ops, self.arrays.device, runner, progress)
-        for name, graph in stack_graphs(ops, walk.name, self.most_rows, self.arrays, runner, progress).items():
-            self._stacks[walk.name, name] = graph
+        self._beside[walk.name] = shape_graphs(self._ops_of(walk), self.arrays.device, runner, progress)
+        self.capture_stacks([walk], runner, progress)
+
+    def capture_stacks(self, walks: Sequence[WalkLink], runner: Runner, progress: Progress) -> None:
+        """Capture the ops with `batch stack` of walks whose calls go to one queue: of those that share an op, one that draws is captured
+        for each, as its site is the walk's."""
+        from mstarc_runtime.worker.stateless import stack_graphs
+
+        shared: dict[str, list[StackGraph]] = {}
+        for walk in walks:
+            ops = self._ops_of(walk)
+            fresh = [bound for bound in ops if bound.name not in shared]
+            found = stack_graphs(fresh, walk.name, self.most_rows, self.arrays.device, runner, progress)
+            shared |= {name: graphs for name, graphs in found.items() if not self._draws_itself(name)}
+            self._stacks[walk.name] = {bound.name: shared[bound.name] for bound in ops if bound.name in shared} | found
+
+    def _ops_of(self, walk: WalkLink) -> list[BoundOp]:
+        return [bound for bound in self._ops.values() if bound.node.name in walk.nodes]
 
     # ------------------------------------------------------------------------------------------------------------- limits
 
@@ -236,8 +250,9 @@ class OpTable:
                 outcomes = self._need(self._transformers).call(bound, sessions, rows, places, handed)
             elif bound.link.batch == "stack":
                 columns = [self._column(bound, [row[k] for row in rows]) for k in range(len(rows[0]))]
-                graph = self._stacks.get((walk, bound.name))
-                if graph is not None and graph.fits(columns):
+                graphs = self._stacks.get(walk, {}).get(bound.name, ())
+                graph = next((graph for graph in graphs if graph.fits(columns)), None)
+                if graph is not None:
                     results = graph.run(columns, handed.keys(range(len(rows))))
                 else:
                     results = bound.method(*handed.rows(range(len(rows))), *columns)

@@ -93,9 +93,11 @@ class Rank:
         self._flushes: deque[Callable[[], None]] = deque()
 
     def warm_up(self, progress: Callable[[int, int, str], None]) -> None:
-        """Before the first request: capture the region loops of this rank's walks, if they run on the device."""
+        """Before the first request: capture the region loops and the stacked ops of this rank's walks, if they run on the device."""
         if self.device_options is None:
             return
+        main = [walk for walk in self.linked.walks if walk.rank == self.rank and walk.name not in self.consumers]
+        self.ops.capture_stacks(main, self.device_options.runner, progress)
         here = {walk.name for walk in self.linked.walks if walk.rank == self.rank}
         for link in self.linked.loops:
             if link.region and link.walk in here:

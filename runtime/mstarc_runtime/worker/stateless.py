@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mstarc_runtime.arrays import Arrays
 from mstarc_runtime.engines.op_graphs import Capture
 from mstarc_runtime.engines.shape_graphs import Form, ShapeGraphs
 from mstarc_runtime.engines.stack_graphs import StackGraph
@@ -49,8 +48,15 @@ def usual_forms(bound: BoundOp) -> list[Form]:
     None for an op that is handed more than its arguments, or takes several requests at once.
     """
     link = bound.link
-    stateless = bound.node.kind == "stateless" and bound.arrays == "torch"
-    if not stateless or link.batch == "stack" or handed_count(bound.node, link) or not link.inputs or not link.results:
+    if link.batch == "stack" or not link.results or handed_count(bound.node, link):
+        return []
+    return _known_forms(bound)
+
+
+def _known_forms(bound: BoundOp) -> list[Form]:
+    """The forms of one request's arguments that are known beforehand, of a stateless op of torch."""
+    link = bound.link
+    if bound.node.kind != "stateless" or bound.arrays != "torch" or not link.inputs:
         return []
     usual = getattr(getattr(bound.method, "__self__", None), "usual_shapes", None)
     if usual is not None:
@@ -67,16 +73,16 @@ def stack_graphs(
     ops: Iterable[BoundOp],
     walk: str,
     most_rows: Callable[[str], int],
-    arrays: Arrays,
+    device: torch.device,
     capture: Capture,
     progress: Progress,
-) -> dict[str, StackGraph]:
-    """By name, the ops with `batch stack` that can be captured, for calls of one walk. Of one that cannot, the log says why."""
-    found: dict[str, StackGraph] = {}
+) -> dict[str, list[StackGraph]]:
+    """By name, the ops with `batch stack` that can be captured, for calls of one walk, with a graph for each form that is known. Of one
+    that cannot, the log says why."""
+    found: dict[str, list[StackGraph]] = {}
     for bound in ops:
-        if not _is_fixed_stack(bound):
-            continue
-        inputs = [arrays.zeros(port.dtype, [dim or 0 for dim in port.dims]) for port in bound.link.inputs]
+        kept = bound.node.states or bound.link.samples
+        forms = [] if kept or bound.link.batch != "stack" else _known_forms(bound)
         site = f"{walk}/{bound.name}" if bound.link.random else ""
 
         def method(*args: Any, bound: BoundOp = bound) -> Any:
@@ -88,16 +94,10 @@ def stack_graphs(
             progress(done, total, f"capturing {name}")
 
         try:
-            found[bound.name] = StackGraph(method, inputs, site, most_rows(bound.name), arrays.device, capture, report)
+            for form in forms:
+                inputs = [torch.zeros(dims, dtype=dtype, device=device) for dtype, dims in form]
+                graph = StackGraph(method, inputs, site, most_rows(bound.name), device, capture, report)
+                found.setdefault(bound.name, []).append(graph)
         except Exception as error:
             log.warning("`%s` is not captured: %s", bound.name, describe(error))
     return found
-
-
-def _is_fixed_stack(bound: BoundOp) -> bool:
-    """Whether an op takes all its arguments batched, each of one shape, and is handed a generator at most."""
-    link = bound.link
-    if bound.node.kind != "stateless" or link.batch != "stack" or bound.arrays != "torch" or not link.inputs:
-        return False
-    kept = bool(bound.node.states or link.samples or any(link.optional))
-    return not kept and all(None not in port.dims for port in link.inputs)
