@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from mstarc_runtime.memory import keep_memory
+from mstarc_runtime.memory import LARGEST, keep_memory, room
 
 SCRIPT = """
 import resource, sys
@@ -36,3 +37,21 @@ def test_pages_are_taken_once() -> None:
         pytest.skip("the C library has no mallopt")
     assert faults("kept") < 100
     assert faults("given back") > 10 * faults("kept")
+
+
+def test_large_memory_is_used_again_when_nothing_lies_in_it() -> None:
+    size = LARGEST + 1000
+    first = room(size)
+    at = first.ctypes.data
+    view = first[:4000].view(np.float32).reshape(10, 100)
+    view[:] = 7
+    del first
+    held = view[3].data
+    del view
+    other = room(size)
+    assert other.ctypes.data != at
+    other[:] = 1
+    assert np.frombuffer(held, np.float32).tolist() == [7] * 100
+    del held
+    assert room(size - 1).ctypes.data == at
+    assert len(room(LARGEST)) == LARGEST and len(room(0)) == 0

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import numpy as np
 import pytest
 import uvicorn
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mstarc_runtime.serving.bulk import LARGE as LARGE_BODY
+from mstarc_runtime.serving.http import BODY as WHOLE
 from mstarc_runtime.serving.http import Http
 from mstarc_runtime.serving.server import address, listen
 from mstarc_runtime.serving.sse import EventStream, PiecedResponse
@@ -46,7 +49,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def served(http: type[Http] = Http) -> AsyncIterator[str]:
+async def served(http: type[Http] = Http, app: ASGIApp = app) -> AsyncIterator[str]:
     listener = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, http=http, log_config=None, lifespan="off"))
     running = asyncio.create_task(server.serve([listener]))
@@ -96,4 +99,73 @@ async def test_a_slow_client_is_not_cut_off() -> None:
             if asyncio.get_running_loop().time() < began + 1.0:
                 await asyncio.sleep(0.02)
         assert size > LARGE
+        writer.close()
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the body: read at once if that is offered and the path asks for it, else as it comes."""
+    whole = scope.get("extensions", {}).get(WHOLE)
+    if whole is not None and scope["path"] == "/whole":
+        body = bytes(await whole())
+    else:
+        body = await Request(scope, receive).body()
+    watched = asyncio.create_task(receive())
+    await asyncio.sleep(0.01)
+    await Response(body, headers={"read": "whole" if whole is not None else "parts"})(scope, receive, send)
+    watched.cancel()
+
+
+@pytest.mark.parametrize("path", ["/whole", "/parts"])
+async def test_large_bodies(path: str) -> None:
+    """Several on one connection, the next after the answer or with it, and small ones between."""
+    async with served(app=echo) as url, httpx.AsyncClient(base_url=url) as http:
+        for body in (BODY, b"small", b"", BODY[::-1]):
+            found = await http.post(path, content=body)
+            assert found.content == body
+            assert found.headers["read"] == ("whole" if len(body) > LARGE_BODY else "parts")
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**26)
+        for size in (len(BODY), 5):  # both are written before the first is answered
+            writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode() + BODY[:size])
+        for size in (len(BODY), 5):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            assert await reader.readexactly(size) == BODY[:size]
+        writer.close()
+
+
+async def test_a_client_that_leaves_while_it_sends() -> None:
+    met: list[BaseException] = []
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await scope["extensions"][WHOLE]()
+        except OSError as error:
+            met.append(error)
+        await Response(b"")(scope, receive, send)
+
+    async with served(app=reads) as url:
+        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + bytes(1000))
+        await asyncio.sleep(0.1)
+        assert met == []
+        writer.close()
+        async with asyncio.timeout(5):
+            while not met:
+                await asyncio.sleep(0.01)
+
+
+async def test_reading_can_be_given_up() -> None:
+    """The application answers, and the connection is closed, since nobody knows where the next request begins."""
+
+    async def gives_up(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await scope["extensions"][WHOLE]()
+        await Response(b"late")(scope, receive, send)
+
+    async with served(app=gives_up) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + bytes(1000))
+        async with asyncio.timeout(5):
+            assert (await reader.read()).endswith(b"late")
         writer.close()

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from mstarc_runtime.errors import BadRequest, RequestFailed
 from mstarc_runtime.serving.faults import CLIENT_GONE
+from mstarc_runtime.serving.http import BODY, ReadBody
 from mstarc_runtime.serving.tensors import MSGPACK, MSGPACK_KINDS, parse_msgpack
 
 MAX_BYTES = 25 * 2**20
@@ -56,14 +57,14 @@ def _is_json(kind: str) -> bool:
 
 
 async def _object(
-    request: Request, read: Callable[[bytes], Any], name: str, limit: int, read_s: float
+    request: Request, read: Callable[[bytes | memoryview], Any], name: str, limit: int, read_s: float
 ) -> dict[str, Any]:
     try:
         async with asyncio.timeout(read_s):
             body = await _read(request, limit)
     except TimeoutError:
         raise BadRequest(f"the body did not arrive within {read_s:g} s", None, 408) from None
-    except ClientDisconnect:
+    except (ClientDisconnect, OSError):
         raise RequestFailed("the client left", CLIENT_GONE) from None
     found = read(body) if len(body) < _OFF_LOOP else await asyncio.to_thread(read, body)
     if not isinstance(found, dict):
@@ -71,10 +72,13 @@ async def _object(
     return found
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int) -> bytes | memoryview:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
+    whole: ReadBody | None = request.scope.get("extensions", {}).get(BODY)
+    if whole is not None:
+        return await whole()
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -89,10 +93,10 @@ def _too_large(limit: int) -> BadRequest:
     return BadRequest(f"the body is larger than {limit} bytes", None, 413)
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes | memoryview) -> Any:
     """JSON of a body, strictly. Raises BadRequest."""
     try:
-        text = body.decode("utf-8")
+        text = str(body, "utf-8")
         found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
         if "\\u" in text:  # the only way to write half of a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")

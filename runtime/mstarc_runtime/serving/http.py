@@ -1,4 +1,7 @@
-"""uvicorn's HTTP protocol, but large pieces of an answer are written as they are, not joined with the bytes that frame them.
+"""uvicorn's HTTP protocol, but large bodies pass neither h11 nor the event loop: see `bulk`.
+
+Large pieces of an answer are sent as they are, not joined with the bytes that frame them. A large request body of known length is read
+when the application asks for it, by `scope["extensions"][BODY]`, into memory of its size.
 
 A connection whose client reads nothing for `WRITE_S` is cut off. Closing it would wait until the client has read the rest, for ever.
 """
@@ -6,14 +9,21 @@ A connection whose client reads nothing for `WRITE_S` is cut off. Closing it wou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from mstarc_runtime.memory import room
+from mstarc_runtime.serving.bulk import LARGE, BulkTransport
 from mstarc_runtime.serving.sse import WRITE_S
 
+BODY = "mstarc.body"  # an extension of a scope
+ReadBody: TypeAlias = Callable[
+    [], Awaitable[memoryview]
+]  # the whole body, once. Raises OSError if the client leaves before
 _APART = 2**16  # bytes of a piece beyond which a copy costs more than a write of its own
 _HEAD_MAX = 2**16  # bytes of a request line and its headers
 
@@ -33,16 +43,77 @@ class _Connection(h11.Connection):
 class Http(H11Protocol):
     """What `uvicorn.Config(http=...)` takes."""
 
+    transport: BulkTransport  # type: ignore[assignment]
     write_s = WRITE_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conn: _Connection = _Connection(h11.SERVER, _HEAD_MAX)
         self._watch: asyncio.TimerHandle | None = None
+        self._past = False  # a body has gone past h11, which does not know where the next request begins
+        self._beyond = bytearray()  # what came behind that body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.conn.write = transport.write
+        """A client has come."""
+        super().connection_made(BulkTransport(transport, self.pause_writing, self.resume_writing))  # type: ignore[arg-type]
+        self.conn.write = self.transport.write
+
+    # --------------------------------------------------------------------------------------------------------- requests
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request; of the next one, while one is answered whose body has gone past h11."""
+        if self._past:
+            self._beyond += data
+            self.flow.pause_reading()
+        else:
+            super().data_received(data)
+
+    def handle_events(self) -> None:
+        """What h11 makes of the bytes. A large body of a request that begins with them can be read past it."""
+        before = self.cycle
+        super().handle_events()
+        cycle = self.cycle
+        if cycle is before or not cycle.more_body or cycle.waiting_for_100_continue:
+            return
+        declared = dict(self.headers).get(b"content-length", b"")
+        if declared.isdigit() and int(declared) >= len(cycle.body) + LARGE:
+            read: ReadBody = partial(self._read_body, cycle, int(declared))
+            cycle.scope["extensions"] = {BODY: read}  # type: ignore[dict-item]
+
+    async def _read_body(self, cycle: RequestResponseCycle, size: int) -> memoryview:
+        """See `ReadBody`."""
+        self.flow.pause_reading()
+        self._past = True
+        body, had = room(size).data, len(cycle.body)
+        body[:had] = cycle.body
+        cycle.body.clear()
+        try:
+            await self.transport.bulk.receive(body[had:])
+        except BaseException:
+            cycle.keep_alive = False
+            raise
+        finally:
+            self.flow.resume_reading()
+        cycle.more_body = False
+        return body
+
+    def on_response_complete(self) -> None:
+        """The next request may come."""
+        if self._past:
+            self._past = False
+            self.conn = _Connection(h11.SERVER, _HEAD_MAX)
+            self.conn.write = self.transport.write
+        super().on_response_complete()
+        beyond, self._beyond = bytes(self._beyond), bytearray()
+        if beyond and not self.transport.is_closing():
+            self.data_received(beyond)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The transport goes to another protocol, as it was."""
+        self.transport = self.transport.plain  # type: ignore[assignment]
+        super().handle_websocket_upgrade(event)
+
+    # ---------------------------------------------------------------------------------------------------------- answers
 
     def pause_writing(self) -> None:
         """The client is behind."""
@@ -57,9 +128,11 @@ class Http(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         self._stop_watch()
+        self.transport.bulk.close()
         super().connection_lost(exc)
 
     def _look_again(self) -> None:
+        self._stop_watch()
         self._watch = self.loop.call_later(self.write_s, self._look, self.transport.get_write_buffer_size())
 
     def _look(self, before: int) -> None:

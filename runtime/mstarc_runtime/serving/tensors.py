@@ -17,6 +17,7 @@ import binascii
 import math
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -33,7 +34,10 @@ _KINDS = "biuf"  # of dtypes that may come: bool, whole numbers, floating-point 
 _ARRAY, _NUMBER = "__ndarray__", "__npgeneric__"
 _DEEPEST = 64
 _APART = 2**16  # bytes of an array beyond which a copy costs more than a piece of its own
-_PIECE = 2**21  # bytes that are handed to a socket at once
+_PIECE = 2**23  # bytes that are handed to a connection at once
+_MAPS = (*range(0x80, 0x90), 0xDE, 0xDF)  # first bytes of msgpack's values
+_LISTS = (*range(0x90, 0xA0), 0xDC, 0xDD)
+_BYTES = (0xC4, 0xC5, 0xC6)
 _MAP32, _LIST32, _BYTES32 = b"\xdf", b"\xdd", b"\xc6"  # of msgpack, before a length of four bytes
 Piece: TypeAlias = bytes | memoryview
 
@@ -51,30 +55,44 @@ JSON = Form()
 # ----------------------------------------------------------------------------------------------------------------- reading
 
 
-def parse_msgpack(body: bytes) -> Any:
+def parse_msgpack(body: bytes | memoryview) -> Any:
     """A msgpack value with its arrays; keys become text. Raises BadRequest that says where what is wrong stands."""
     try:
-        found = msgspec.msgpack.decode(body)
+        return _rich(msgspec.msgpack.decode(body, type=msgspec.Raw), "", 0)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadRequest(f"the message is not valid msgpack: {error}") from None
-    return _rich(found, "", 0)
 
 
-def _rich(value: Any, field: str, depth: int) -> Any:
+def _rich(raw: msgspec.Raw, field: str, depth: int) -> Any:
+    """A value. Bytes of arrays are copied once, from where they lie in the body."""
     if depth > _DEEPEST:
         raise BadRequest("the message is nested too deeply", field or None)
-    if isinstance(value, dict):
-        named = {_key(key, field): item for key, item in value.items()}
+    first = memoryview(raw)[0]
+    if first in _MAPS:
+        items = msgspec.msgpack.decode(raw, type=dict[Any, msgspec.Raw])
+        named = {_key(key, field): item for key, item in items.items()}
         if _ARRAY in named or is_array_object(named):
-            return read_array(named, field)
+            return read_array({key: _content(item) for key, item in named.items()}, field)
         if _NUMBER in named:
-            return _number(named, field)
+            return _number({key: msgspec.msgpack.decode(item) for key, item in named.items()}, field)
         return {key: _rich(item, f"{field}.{key}" if field else key, depth + 1) for key, item in named.items()}
-    if isinstance(value, list):
-        return [_rich(item, f"{field}[{index}]", depth + 1) for index, item in enumerate(value)]
+    if first in _LISTS:
+        with suppress(msgspec.ValidationError):
+            return msgspec.msgpack.decode(raw, type=list[int | float | bool | str | None])
+        raws = msgspec.msgpack.decode(raw, type=list[msgspec.Raw])
+        return [_rich(item, f"{field}[{index}]", depth + 1) for index, item in enumerate(raws)]
+    value = msgspec.msgpack.decode(raw)
     if not isinstance(value, str | bytes | bool | int | float | None):
         raise BadRequest(f"`{field}` is a {type(value).__name__}, which msgpack extends itself by", field or None)
     return value
+
+
+def _content(raw: msgspec.Raw) -> Any:
+    """A field of an array. Its bytes are a view of the message, or a copy if they lie where no number of eight bytes does."""
+    if memoryview(raw)[0] not in _BYTES:
+        return msgspec.msgpack.decode(raw)
+    data = np.frombuffer(msgspec.msgpack.decode(raw, type=memoryview), np.uint8)
+    return (data if data.ctypes.data % 8 == 0 else data.copy()).data
 
 
 def _key(key: Any, field: str) -> str:
@@ -97,7 +115,7 @@ def read_array(value: Mapping[str, Any], field: str) -> NDArray[Any]:
     dtype, shape, data = _dtype(value.get("dtype"), field), value.get("shape"), value.get("data")
     if isinstance(data, str):
         data = read_base64(data, f"{field}.data")
-    if not isinstance(data, bytes):
+    if not isinstance(data, bytes | memoryview):
         raise BadRequest(f"`{field}.data` must be the array's bytes", f"{field}.data")
     if (
         not isinstance(shape, list | tuple)
