@@ -9,6 +9,7 @@ from tests.gpu.kernels import INTERPRETED, device_for_kernels
 
 DEVICE = device_for_kernels()
 from mstarc_runtime.worker.device_queues import Queues  # noqa: E402
+from mstarc_runtime.worker.device_runner import GraphRunner  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(INTERPRETED, reason="queues need a CUDA device")]
 LONG = 400_000_000  # clock cycles: some 200 ms
@@ -85,3 +86,26 @@ def test_joined_work_waits_for_both_and_both_for_it() -> None:
         x += 2
         found.side.synchronize()
     assert x.eq(12).all()
+
+
+def test_large_results_are_copied_while_the_work_behind_them_runs() -> None:
+    """They are what they were when they were fetched, although that work writes over them and over memory that is free."""
+    queue = queues()
+    runner = GraphRunner(torch.device("cuda:0"), queue)
+    x = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+    expected = x.tolist()
+    for _ in range(2):  # the second time memory and kernels are at hand
+        fetch = runner.fetch([x[:3], x])
+        x += 1
+        torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
+        busy = queue.mark()
+        while not fetch.ready():
+            pass
+        early = not busy.query()  # type: ignore[no-untyped-call]
+        assert [tensor.tolist() for tensor in fetch.tensors] == [expected[:3], expected]
+        x -= 1
+        del fetch
+        noise = [torch.full((1 << 20,), -1.0, device="cuda") for _ in range(4)]
+        torch.cuda.synchronize()
+        del noise
+    assert early

@@ -50,7 +50,7 @@ from mstarc_runtime.transport.ring import RingReader, RingWriter, create
 __all__ = ["Supervisor", "WorkerExit", "worker_command"]
 
 LOG = logging.getLogger("mstarc_runtime.launch")
-RING_BYTES = 128 << 20  # of a pair; memory is taken for what is on its way at once
+RING_BYTES = 512 << 20  # of a pair; memory is taken for what is on its way at once
 CONDUCTOR_EPOCH = 1
 _KILLED_S = 5.0  # a process that SIGKILL has not ended by then hangs in the kernel
 

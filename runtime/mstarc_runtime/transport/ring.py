@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mstarc_runtime.abi.values import WireError
+from mstarc_runtime.transport.copies import Pair
 from mstarc_runtime.transport.memfile import anonymous_file
 
 HEADER = 4096  # one page, so that the data is page aligned
@@ -89,11 +90,12 @@ class _Mapping:
     def _store(self, word: int, generation: int, position: int) -> None:
         self._words[word] = (generation % _GENERATIONS) << 48 | position % _POSITIONS
 
-    def _pieces(self, start: int, size: int) -> tuple[slice, slice]:
-        """The region as two runs of the data, the second empty unless it wraps."""
-        at = start % self.capacity
-        first = min(size, self.capacity - at)
-        return slice(at, at + first), slice(0, size - first)
+    def _pairs(self, slot: Slot, data: memoryview) -> list[Pair]:
+        """The region with as many bytes of `data`: one run, or two if it wraps."""
+        at = slot.start % self.capacity
+        first = min(slot.size, self.capacity - at)
+        pairs = [(self._data[at : at + first], data[:first])]
+        return pairs if first == slot.size else [*pairs, (self._data[: slot.size - first], data[first:])]
 
     def _tail(self, generation: int) -> int:
         tail_generation, tail = self._load(_READER)
@@ -106,6 +108,14 @@ class _Mapping:
             if view is not None:
                 view.release()
         self._map.close()
+
+
+def _copy(later: list[Pair] | None, pairs: list[Pair]) -> None:
+    if later is not None:
+        later += pairs
+        return
+    for target, source in pairs:
+        target[:] = source
 
 
 class RingWriter(_Mapping):
@@ -121,18 +131,15 @@ class RingWriter(_Mapping):
         """Bytes that can be written now."""
         return self.capacity - (self._head - self._tail(self.generation)) % _POSITIONS
 
-    def write(self, data: memoryview) -> Slot | None:
-        """Copy `data` (one-dimensional bytes) in; None if there is no room for all of it now."""
+    def write(self, data: memoryview, later: list[Pair] | None = None) -> Slot | None:
+        """Copy `data` (one-dimensional bytes) in; None if there is no room for all of it now. With `later` the copies are added to it,
+        to be made before the slot is sent."""
         size = data.nbytes
         if size > self.free:
             return None
         _fence()  # the reader's last copy is over before the room is used again
-        first, second = self._pieces(self._head, size)
-        cut = first.stop - first.start
-        self._data[first] = data[:cut]
-        if size > cut:
-            self._data[second] = data[cut:]
         slot = Slot(self.generation, self._head, size)
+        _copy(later, self._pairs(slot, data))
         self._move((self._head + size) % _POSITIONS)
         return slot
 
@@ -164,18 +171,22 @@ class RingWriter(_Mapping):
 class RingReader(_Mapping):
     """The reading side. It keeps no state of its own, so a new process goes on where the old one was."""
 
-    def read(self, slot: Slot, out: memoryview) -> None:
-        """Copy the bytes of `slot` into `out` (slot.size bytes). StaleRing; WireError for a region never published."""
+    def read(self, slot: Slot, out: memoryview, later: list[Pair] | None = None) -> None:
+        """Copy the bytes of `slot` into `out` (slot.size bytes). StaleRing; WireError for a region never published.
+
+        With `later` the copies are added to it; once they are made, `confirm` says whether they are good.
+        """
         self._check(slot)
         if out.nbytes != slot.size:
             raise WireError(f"the slot holds {slot.size} bytes, the array takes {out.nbytes}")
-        first, second = self._pieces(slot.start, slot.size)
-        cut = first.stop - first.start
-        out[:cut] = self._data[first]
-        if slot.size > cut:
-            out[cut:] = self._data[second]
+        _copy(later, [(target, source) for source, target in self._pairs(slot, out)])
+        if later is None:
+            self.confirm(slot)
+
+    def confirm(self, slot: Slot) -> None:
+        """After copies of `slot` and what was before it: StaleRing if the writer may have written over them meanwhile."""
         _fence()
-        if self._load(_WRITER)[0] != slot.generation:  # the writer may have written over it during the copy
+        if self._load(_WRITER)[0] != slot.generation:
             raise StaleRing("the sender reset the ring while it was read")
 
     def release(self, slot: Slot) -> None:

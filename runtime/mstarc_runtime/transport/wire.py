@@ -24,6 +24,8 @@ import numpy as np
 
 from mstarc_runtime.abi.messages import AnyMessage, Message
 from mstarc_runtime.abi.values import Flat, WireError, flatten, is_array, restore, size_of
+from mstarc_runtime.memory import room
+from mstarc_runtime.transport.copies import Pair, copy_all
 from mstarc_runtime.transport.ring import RingReader, RingWriter, Slot, StaleRing
 
 __all__ = ["EMBED_MAX", "RING_MIN", "Codec", "StaleRing", "WireError", "decode", "encode"]
@@ -78,13 +80,15 @@ class Codec:
         self._frames: list[Frame] = []
         self._used = 0
         self._last: Slot | None = None
+        self._copies: list[Pair] = []
 
     def encode(self, message: Message, ring: RingWriter | None = None) -> list[Frame]:
         """The frames of a message. WireError if a value in it cannot travel; the ring is then as before."""
-        self._out, self._frames = ring, []
+        self._out, self._frames, self._copies = ring, [], []
         mark = ring.mark() if ring is not None else 0
         try:
             body = self._encoder.encode(message)
+            copy_all(self._copies)
             return [body, *self._frames]
         except Exception as error:
             if ring is not None:
@@ -93,17 +97,20 @@ class Codec:
                 raise
             raise WireError(f"{type(message).__name__} cannot be sent: {error}") from error
         finally:
-            self._out, self._frames = None, []
+            self._out, self._frames, self._copies = None, [], []
 
     def decode(self, frames: Sequence[Frame], ring: RingReader | None = None) -> Message:
         """The message of these frames; its arrays own their memory. WireError whatever else the frames may be."""
         if not frames:
             raise WireError("a message has at least one frame")
-        self._in, self._frames, self._used, self._last = ring, list(frames[1:]), 0, None
+        self._in, self._frames, self._used, self._last, self._copies = ring, list(frames[1:]), 0, None, []
         try:
             message: Message = self._decoder.decode(frames[0])
             if self._used != len(self._frames):
                 raise WireError(f"{len(self._frames)} array frames came, {self._used} are named")
+            if ring is not None and self._last is not None:
+                copy_all(self._copies)
+                ring.confirm(self._last)
             return message
         except WireError:
             raise
@@ -112,7 +119,7 @@ class Codec:
         finally:
             if ring is not None and self._last is not None:
                 ring.release(self._last)
-            self._in, self._frames, self._last = None, [], None
+            self._in, self._frames, self._last, self._copies = None, [], None, []
 
     # ---------------------------------------------------------------------------------------------------------- arrays
 
@@ -129,7 +136,7 @@ class Codec:
     def _place(self, flat: Flat) -> _Here | _Apart | _InRing:
         size = flat.data.nbytes
         if size >= RING_MIN and self._out is not None:
-            slot = self._out.write(flat.data)
+            slot = self._out.write(flat.data, self._copies)
             if slot is not None:
                 self.ring_bytes += size
                 return _InRing(flat.dtype, flat.shape, slot.generation, slot.start, slot.size)
@@ -162,8 +169,8 @@ class Codec:
         if head.size != size or size > self._in.capacity:
             raise WireError(f"{head.dtype}{list(head.shape)} takes {size} bytes, its slot has {head.size}")
         slot = Slot(head.generation, head.start, head.size)
-        data = np.empty(size, dtype=np.uint8)
-        self._in.read(slot, data.data)
+        data = room(size)
+        self._in.read(slot, data.data, self._copies)
         self._last = slot
         return data
 

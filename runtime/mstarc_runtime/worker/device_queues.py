@@ -45,6 +45,7 @@ class Queues:
 
     def __init__(self, device: torch.device) -> None:
         self.main: torch.cuda.Stream = torch.cuda.current_stream(device)
+        self.out: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # copies to the host
         self.side: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # the highest
 
     def on(self, side: bool) -> AbstractContextManager[None]:
