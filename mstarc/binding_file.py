@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 from msgspec import Struct, field
 
 from mstarc.plan.cost_table import COST, Cost
 from mstarc.shapes import Path, Problem, Shape, checked, flag, mapping, matching, optional, record, text
+from mstarc.weight_rules import weight_rules
 
 
 class Checkpoint(Struct, frozen=True, omit_defaults=True):
@@ -87,69 +87,6 @@ def _component(value: Any, path: Path, problems: list[Problem]) -> Any:
     return _COMPONENT({"class": value} if isinstance(value, str) else value, path, problems)
 
 
-_RULES: dict[str, dict[str, type]] = {
-    "strip": {},
-    "drop": {},
-    "rename": {"to": str},
-    "stack": {"to": str, "dim": int},
-    "split": {"to": list, "dim": int},
-    "experts": {"to": str},
-    "tie": {"to": str},
-    "transform": {"by": str},
-}
-_HOWS = ("transpose", "flatten")
-
-
-def _weight_rules(value: Any) -> None:
-    if not isinstance(value, list):
-        raise ValueError("is not a list of rules")
-    for number, rule in enumerate(value, 1):
-        verbs = [verb for verb in _RULES if isinstance(rule, dict) and verb in rule]
-        if len(verbs) != 1:
-            raise ValueError(f"has a rule {number} that is not one of {', '.join(_RULES)}")
-        wrong = _wrong_rule(verbs[0], rule)
-        if wrong:
-            raise ValueError(f"has a rule {number} (`{verbs[0]}`) {wrong}")
-
-
-def _wrong_rule(verb: str, rule: dict[Any, Any]) -> str:
-    """What is wrong with one rule, or ""."""
-    known = {verb: list if verb == "stack" else str, **_RULES[verb]}
-    for key in rule:
-        if key not in known:
-            return f"with the unknown key `{key}`"
-    for key, kind in known.items():
-        if key not in rule:
-            if key != "dim":
-                return f"without `{key}`"
-        elif not isinstance(rule[key], kind) or isinstance(rule[key], bool):
-            return f"whose `{key}` is no {'list' if kind is list else 'number' if kind is int else 'text'}"
-        elif kind is list and (len(rule[key]) < 2 or not all(isinstance(name, str) for name in rule[key])):
-            return f"whose `{key}` is not a list of two texts or more"
-        elif kind is int and rule[key] < 0:
-            return f"whose `{key}` is below 0"
-    if verb == "transform" and rule["by"] not in _HOWS:
-        return f"whose `by` is not one of {', '.join(_HOWS)}"
-    return _wrong_holes(verb, rule)
-
-
-def _wrong_holes(verb: str, rule: dict[str, Any]) -> str:
-    """All names of a rule have equally many `*`; `#` stands once in what `experts` takes, and nowhere else."""
-    taken, made = (_holes(rule.get(key, [])) for key in (verb, "to"))
-    if any("#" in holes for holes in made) or any(holes.count("#") != (verb == "experts") for holes in taken):
-        return (
-            "that does not have one `#`, in what it takes"
-            if verb == "experts"
-            else "with a `#`, which only `experts` has"
-        )
-    stars = {len(holes) - holes.count("#") for holes in (*taken, *made)}
-    return "whose names do not have equally many `*`" if made and len(stars) > 1 else ""
-
-
-def _holes(names: str | list[str]) -> list[list[str]]:
-    return [re.findall(r"\*\*|\*|#", name) for name in ([names] if isinstance(names, str) else names)]
-
-
 def _places(checkpoint: Checkpoint) -> str:
     one = (checkpoint.package is None) != (checkpoint.path is None)
     return "" if one else "has exactly one of `package` and `path`"
@@ -159,7 +96,7 @@ _DOTTED = matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "is not a dotted Python pat
 _SHA256 = matching(r"[0-9a-f]{64}", "is not a sha256 in 64 hex digits")
 _COMPONENT = record(
     Component,
-    {"class": _DOTTED, "checkpoint": optional(text), "weights": checked(_weight_rules)},
+    {"class": _DOTTED, "checkpoint": optional(text), "weights": checked(weight_rules)},
     ("class",),
     {"class": "dotted"},
 )

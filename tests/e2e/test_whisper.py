@@ -20,6 +20,9 @@ from mstarc_runtime.models.whisper.components import Encoder, Scribe
 from tests.e2e.shipped import GOLDENS, ask, linked, running
 from tests.models.whisper_ct2 import byte_tokenizer
 from tests.models.whisper_dense import Heard
+from tests.shipped import loader
+
+load = loader("whisper")
 
 FOLDER = GOLDENS / "whisper"
 CASES: dict[str, Any] = json.loads((FOLDER / "cases.json").read_text())
@@ -64,7 +67,7 @@ async def test_every_case_alone_and_together(program: Any) -> None:
 
 async def test_the_language_is_told_from_the_first_window(program: Any) -> None:
     """`auto` is the language whose token is likeliest after the start; the answer is then that of the language."""
-    encoder, scribe = (cls.load(Checkpoint(path=FOLDER), {}, "cpu") for cls in (Encoder, Scribe))
+    encoder, scribe = (load(cls, Checkpoint(path=FOLDER), {}, "cpu") for cls in (Encoder, Scribe))
     request = Heard(scribe, encoder.encode(TENSORS["mel.features"]))
     logits = scribe.read(request.run(1), TENSORS["dec.en_transcribe.prompt"][:1])[0]
     name = max(CASES["ids"]["languages"].items(), key=lambda item: float(logits[item[1]]))[0].strip("<|>")

@@ -16,6 +16,9 @@ from mstarc_runtime.engines.shape_graphs import ShapeGraphs  # noqa: E402
 from mstarc_runtime.models.pi05.vision import Vision  # noqa: E402
 from mstarc_runtime.models.vjepa2.components import FrameEncoder  # noqa: E402
 from mstarc_runtime.worker.device_runner import GraphRunner  # noqa: E402
+from tests.shipped import loader  # noqa: E402
+
+load = loader("vjepa2_ac")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(INTERPRETED, reason="CUDA graphs need a CUDA device")]
 TOWER = {
@@ -60,7 +63,7 @@ def test_what_waits_for_the_device_is_refused_and_spoils_nothing(method: object)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_frame_encoder(dtype: str) -> None:
     golden = Path(__file__).parents[1] / "goldens" / "vjepa2_ac"
-    encoder = FrameEncoder.load(Checkpoint(path=golden), {"dtype": dtype}, str(DEVICE))
+    encoder = load(FrameEncoder, Checkpoint(path=golden), {"dtype": dtype}, str(DEVICE))
     (shapes,) = encoder.usual_shapes("frames")
     graphs = ShapeGraphs(encoder.frames, [((torch.float32, shapes[0]),)], DEVICE, GraphRunner(DEVICE))
     for _ in range(2):

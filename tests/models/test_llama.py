@@ -20,9 +20,19 @@ from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models import llama_weights
 from mstarc_runtime.models.gguf_file import GgufFile
 from mstarc_runtime.models.llama import Llama
+from mstarc_runtime.models.llama_config import LlamaConfig
 from tests.models.llama_helpers import READ, engine_of, greedy, hf_names, smollm2
+from tests.shipped import loader, ruled
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "orpheus"
+load = loader("orpheus")
+
+
+def gguf_load(checkpoint: Checkpoint) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
+    """Facts and prepared tensors of a GGUF file."""
+    return llama_weights.load(ruled("ask", Llama, checkpoint))
+
+
 ALL_ROWS = OpSpec("llm.all", ("packed",), ("packed", "packed"))
 
 
@@ -33,7 +43,7 @@ def cases() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def model() -> Llama:
-    return Llama.load(Checkpoint(path=GOLDEN), {}, "cpu")
+    return load(Llama, Checkpoint(path=GOLDEN), {}, "cpu")
 
 
 def near(found: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -85,7 +95,7 @@ def edit(folder: Path, change: Any) -> None:
 
 def refused(folder: Path, pattern: str) -> None:
     with pytest.raises(LoadError, match=pattern):
-        Llama.load(Checkpoint(path=folder), {}, "cpu")
+        load(Llama, Checkpoint(path=folder), {}, "cpu")
 
 
 def test_missing_and_unexpected_tensors_are_named(folder: Path) -> None:
@@ -96,23 +106,25 @@ def test_missing_and_unexpected_tensors_are_named(folder: Path) -> None:
 
     edit(folder, change)
     refused(
-        folder, r"missing: `layers.1.self_attn.q_proj.weight` \(1\).*unexpected: `layers.1.self_attn.q_proj.bias` \(1\)"
+        folder,
+        r"`model\.layers\.1\.self_attn\.q_proj\.weight` is missing: rule 6 .* makes `1\.qkv` of it, which model\.safetensors "
+        r"does not have; near it: `model\.layers\.1\.self_attn\.q_proj\.bias` \(and 1 more of other kinds\)",
     )
 
 
 def test_a_misshaped_tensor_is_named(folder: Path) -> None:
     edit(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(63)}))
-    refused(folder, r"`norm.weight` has shape \[63\], expected \[64\]")
+    refused(folder, r"`norm` is \[63\], not \[64\]: rule 5 .* makes it of `model\.norm\.weight` \[63\]")
 
 
 def test_an_integer_tensor_is_named(folder: Path) -> None:
     edit(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(64, dtype=torch.int8)}))
-    refused(folder, r"`norm.weight` is torch.int8")
+    refused(folder, r"`model\.norm\.weight` is int8")
 
 
 def test_a_head_that_is_not_tied_is_refused(folder: Path) -> None:
     edit(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}))
-    refused(folder, "`lm_head.weight` differs")
+    refused(folder, "`model.embed_tokens.weight` and `lm_head.weight` of model.safetensors differ; they are tied")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +135,8 @@ def test_a_head_that_is_not_tied_is_refused(folder: Path) -> None:
         ({"attention_bias": True}, "biases are not supported"),
         ({"num_key_value_heads": 3}, "do not share 3 KV heads evenly"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "`yarn` is not supported"),
-        ({"num_hidden_layers": 4}, "missing: .*layers.3"),
-        ({"num_hidden_layers": 2}, "unexpected: .*layers.2"),
+        ({"num_hidden_layers": 4}, "`3.norm1` .* is missing: .*layers.3"),
+        ({"num_hidden_layers": 2}, "layers.2.*is not used: there is no parameter `2.qkv`"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], pattern: str) -> None:
@@ -137,7 +149,7 @@ def test_damaged_and_missing_files(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
     refused(folder, "cannot be read")
     (folder / "model.safetensors").unlink()
-    refused(folder, "has no model.safetensors")
+    refused(folder, "has neither model.safetensors nor pytorch_model.bin")
     (folder / "config.json").write_text("{")
     refused(folder, "config.json cannot be read")
 
@@ -207,7 +219,7 @@ def write_gguf(path: Path, drop: str = "", extra: str = "", architecture: str = 
 def test_a_gguf_file_equals_the_folder_it_was_made_from(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     write_gguf(path)
-    facts, prepared = llama_weights.load(Checkpoint(path=path, digest="d"))
+    facts, prepared = gguf_load(Checkpoint(path=path, digest="d"))
     assert (facts.num_hidden_layers, facts.vocab_size, facts.eos_token_id, facts.tie_word_embeddings) == (
         3,
         420,
@@ -228,14 +240,14 @@ def test_the_second_load_reads_the_cache(tmp_path: Path) -> None:
     path, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
     write_gguf(path)
     checkpoint = Checkpoint(path=path, digest="a" * 64, cache_dir=cache)
-    facts, first = llama_weights.load(checkpoint)
+    facts, first = gguf_load(checkpoint)
     assert [file.suffix for file in cache.iterdir()] == [".safetensors"]  # nothing half-written is left
     path.write_bytes(b"no longer a GGUF file")
-    again, second = llama_weights.load(checkpoint)
+    again, second = gguf_load(checkpoint)
     assert again == facts and first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(LoadError, match="cannot be read as GGUF"):
-        llama_weights.load(Checkpoint(path=path, digest="b" * 64, cache_dir=cache))
+        gguf_load(Checkpoint(path=path, digest="b" * 64, cache_dir=cache))
 
 
 @pytest.mark.parametrize("damage", ["short", "foreign", "misshaped"])
@@ -243,7 +255,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, damage: str) -> None:
     path, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
     write_gguf(path)
     checkpoint = Checkpoint(path=path, digest="a" * 64, cache_dir=cache)
-    facts, first = llama_weights.load(checkpoint)
+    facts, first = gguf_load(checkpoint)
     (file,) = cache.iterdir()
     if damage == "short":
         file.write_bytes(file.read_bytes()[:-100])
@@ -251,7 +263,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, damage: str) -> None:
         save_file({"x": torch.ones(2)}, file)
     else:
         save_file({**load_file(file), "norm": torch.ones(3)}, file, metadata={"facts": json.dumps(facts.values())})
-    _, second = llama_weights.load(checkpoint)
+    _, second = gguf_load(checkpoint)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -259,15 +271,15 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_load(tmp_path: Path) -
     path = tmp_path / "tiny.gguf"
     write_gguf(path)
     (tmp_path / "cache").write_text("a file where the folder should be")
-    facts, _ = llama_weights.load(Checkpoint(path=path, digest="a" * 64, cache_dir=tmp_path / "cache"))
+    facts, _ = gguf_load(Checkpoint(path=path, digest="a" * 64, cache_dir=tmp_path / "cache"))
     assert facts.vocab_size == 420
 
 
 @pytest.mark.parametrize(
     "change, pattern",
     [
-        ({"drop": "blk.2.attn_k.weight"}, "missing: `blk.2.attn_k.weight`"),
-        ({"extra": "blk.0.attn_q.bias"}, "unexpected: `blk.0.attn_q.bias`"),
+        ({"drop": "blk.2.attn_k.weight"}, "`blk.2.attn_k.weight` is missing: rule 4"),
+        ({"extra": "blk.0.attn_q.bias"}, "`blk.0.attn_q.bias`.*of tiny.gguf is not used"),
         ({"extra": "rope_freqs.weight"}, "RoPE scaling"),
         ({"scaling": "linear"}, "RoPE scaling"),
         ({"architecture": "qwen2"}, "architecture is `qwen2`"),
@@ -276,7 +288,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_load(tmp_path: Path) -
 def test_a_gguf_file_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, str], pattern: str) -> None:
     write_gguf(tmp_path / "tiny.gguf", **change)
     with pytest.raises(LoadError, match=pattern):
-        llama_weights.load(Checkpoint(path=tmp_path / "tiny.gguf", digest="d"))
+        gguf_load(Checkpoint(path=tmp_path / "tiny.gguf", digest="d"))
 
 
 def test_every_cut_of_a_gguf_file_is_a_load_error(tmp_path: Path) -> None:
@@ -287,7 +299,7 @@ def test_every_cut_of_a_gguf_file_is_a_load_error(tmp_path: Path) -> None:
     for length in [0, 3, 4, 20, *range(24, size, 97), size + 1000, len(whole) - 2000]:
         path.write_bytes(whole[:length])
         with pytest.raises(LoadError):
-            llama_weights.load(Checkpoint(path=path, digest="d"))
+            gguf_load(Checkpoint(path=path, digest="d"))
 
 
 # ------------------------------------------------------------------------------------------------------------ real weights
@@ -311,7 +323,7 @@ def test_smollm2_greedy_ids_equal_transformers_alone_and_together() -> None:
     from mstarc_runtime.models.bpe_text import ChatText
 
     checkpoint = smollm2()
-    facts, prepared = llama_weights.load(checkpoint)
+    facts, prepared = gguf_load(checkpoint)
     model, count = Llama(facts, prepared), 6
     prompts = [ChatText.load(checkpoint).encode(text) for text in PROMPTS]
     together = greedy(model, prompts, count)
@@ -337,7 +349,7 @@ def test_smollm2_tensors_equal_those_of_the_loader_of_transformers() -> None:
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     checkpoint = smollm2()
-    facts, prepared = llama_weights.load(Checkpoint(path=checkpoint.path, digest=checkpoint.digest))
+    facts, prepared = gguf_load(Checkpoint(path=checkpoint.path, digest=checkpoint.digest))
     config = load_gguf_checkpoint(str(checkpoint.path))["config"]
     with torch.device("meta"):
         empty = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in config.items() if k != "_model_name_or_path"}))
@@ -357,7 +369,7 @@ def test_smollm2_answers_the_question_of_its_page() -> None:
     from mstarc_runtime.models.bpe_text import ChatText
 
     checkpoint = smollm2()
-    chat, model = ChatText.load(checkpoint), Llama.load(checkpoint, {}, "cpu")
+    chat, model = ChatText.load(checkpoint), loader("ask")(Llama, checkpoint, {})
     (prompt,) = chat.render([("user", "What is the capital of France?")])
     produced = greedy(model, [chat.encode(prompt)], 8)[0]
     assert chat.text(produced).startswith("The capital of France is Paris.")

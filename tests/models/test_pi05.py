@@ -15,6 +15,9 @@ from mstarc_runtime.models.pi05.flow import VELOCITY, flow, geometry, look, velo
 from mstarc_runtime.models.pi05.policy import Policy
 from mstarc_runtime.models.pi05.vision import Vision
 from tests.models.vjepa2_cases import Cases, close
+from tests.shipped import loader
+
+load = loader("pi05")
 
 GOLDEN = Cases("pi05")
 FLOWS = [case for case in GOLDEN.named("actions") if case != "actions_batch2"]
@@ -30,12 +33,12 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def vision() -> Vision:
-    return Vision.load(CHECKPOINT, {}, "cpu")
+    return load(Vision, CHECKPOINT, {}, "cpu")
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return Policy.load(CHECKPOINT, {}, "cpu")
+    return load(Policy, CHECKPOINT, {}, "cpu")
 
 
 def engine_for(policy: Policy, dtype: torch.dtype = torch.float32) -> TransformerEngine:
@@ -155,7 +158,7 @@ def test_velocity_may_not_write(vision: Vision, policy: Policy) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("text_scale", 64.0), ("image_scale", 8.0)])
 def test_scales_are_parameters_of_the_node(vision: Vision, policy: Policy, key: str, value: float) -> None:
-    other = Policy.load(CHECKPOINT, {key: value}, "cpu")
+    other = load(Policy, CHECKPOINT, {key: value}, "cpu")
     seen, ids = prefix(vision, "actions_1cam")
     rows, scaled = policy.prefix(seen, ids), other.prefix(seen, ids)
     text, image = (value / 8, 1.0) if key == "text_scale" else (1.0, value)
@@ -164,7 +167,7 @@ def test_scales_are_parameters_of_the_node(vision: Vision, policy: Policy, key: 
 
 def test_half_precision_stays_near(vision: Vision) -> None:
     """bf16 matrices and cache; norms, time and action projections stay f32 and so does the result."""
-    half = Policy.load(CHECKPOINT, {"dtype": "bfloat16"}, "cpu")
+    half = load(Policy, CHECKPOINT, {"dtype": "bfloat16"}, "cpu")
     language, expert = half.net.language, half.net.expert
     kept = {
         language.norm.dtype,
@@ -178,7 +181,7 @@ def test_half_precision_stays_near(vision: Vision) -> None:
     contexts = look(engine, half, [prefix(vision, case)])
     actions, _ = flow(engine, half, contexts, GOLDEN.tensor(case, "noise"), 10)
     close(actions, GOLDEN.tensor(case, "actions"), 0.05)
-    tower = Vision.load(CHECKPOINT, {"dtype": "bfloat16"}, "cpu")
+    tower = load(Vision, CHECKPOINT, {"dtype": "bfloat16"}, "cpu")
     seen = tower.encode(GOLDEN.tensor("vision", "image"))
     assert tower.net.patch.weight.dtype == tower.net.position.dtype == torch.float32 and seen.dtype == torch.bfloat16
     close(seen.float(), GOLDEN.tensor("vision", "img_emb")[0], 0.05)

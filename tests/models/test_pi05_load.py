@@ -24,6 +24,9 @@ from mstarc_runtime.models.pi05.flow import flow, geometry, look
 from mstarc_runtime.models.pi05.policy import Policy
 from mstarc_runtime.models.pi05.vision import Vision
 from tests.models.vjepa2_cases import GOLDENS
+from tests.shipped import loader
+
+load = loader("pi05")
 
 FOLDER = GOLDENS / "pi05"
 SPECS = Path(__file__).parents[2] / "specs"
@@ -63,32 +66,86 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 
 def golden(component: Loadable) -> Vision | Policy:
-    return component.load(Checkpoint(path=FOLDER), {}, "cpu")
+    return load(component, Checkpoint(path=FOLDER), {}, "cpu")
 
 
 # --- tensors
 
 QUERY, KEY = f"{LANGUAGE}.layers.1.self_attn.q_proj.weight", f"{EXPERT}.layers.2.self_attn.k_proj.weight"
 WRONG: list[tuple[Loadable, str, Make | None, str]] = [
-    (Vision, f"{TOWER}.encoder.layers.1.self_attn.v_proj.bias", None, r"layers\.1\.self_attn\.v_proj\.bias` is missing"),
-    (Vision, f"{TOWER}.embeddings.patch_embedding.weight", lambda t: t[..., :13],
-     r"has shape \[48, 3, 14, 13\], expected \[48, 3, 14, 14\]"),
-    (Vision, f"{TOWER}.embeddings.position_embedding.weight", lambda t: t[:15], r"has shape \[15, 48\], expected \[16, 48\]"),
-    (Vision, f"{TOWER}.head.probe", lambda t: t, r"vision_model\.head\.probe` is unexpected"),
-    (Vision, f"{PALIGEMMA}.model.multi_modal_projector.linear.weight", lambda t: t.long(), "linear.weight` is torch.int64"),
-    (Policy, QUERY, None, r"layers\.1\.self_attn\.q_proj\.weight` is missing \(1 in all\)"),
-    (Policy, QUERY, lambda t: t[:48], r"q_proj\.weight` has shape \[48, 64\], expected \[64, 64\]"),
-    (Policy, KEY, lambda t: t.repeat(2, 1), r"k_proj\.weight` has shape \[32, 32\], expected \[16, 32\]"),
-    (Policy, KEY, lambda t: t.int(), r"k_proj\.weight` is torch\.int32"),
-    (Policy, HEAD, None, r"lm_head\.weight` is missing"),
-    (Policy, f"{EXPERT}.norm.weight", lambda t: t, r"gemma_expert\.model\.norm\.weight` is unexpected"),
+    (
+        Vision,
+        f"{TOWER}.encoder.layers.1.self_attn.v_proj.bias",
+        None,
+        r"layers\.1\.self_attn\.v_proj\.bias` is missing",
+    ),
+    (
+        Vision,
+        f"{TOWER}.embeddings.patch_embedding.weight",
+        lambda t: t[..., :13],
+        r"`patch\.weight` is \[48, 3, 14, 13\], not \[48, 3, 14, 14\]",
+    ),
+    (
+        Vision,
+        f"{TOWER}.embeddings.position_embedding.weight",
+        lambda t: t[:15],
+        r"`position` is \[15, 48\], not \[16, 48\]",
+    ),
+    (Vision, f"{TOWER}.head.probe", lambda t: t, r"vision_model\.head\.probe` \[1\] of model\.safetensors is not used"),
+    (Vision, f"{PALIGEMMA}.model.multi_modal_projector.linear.weight", lambda t: t.long(), r"linear\.weight` is int64"),
+    (
+        Policy,
+        QUERY,
+        None,
+        r"language_model\.layers\.1\.self_attn\.q_proj\.weight` is missing: rule 16 .* makes `language\.layers\.1\.qkv\.weight`",
+    ),
+    (
+        Policy,
+        QUERY,
+        lambda t: t[:48],
+        r"`language\.layers\.1\.qkv\.weight` is \[80, 64\], not \[96, 64\]: rule 16 .*q_proj\.weight` \[48, 64\]",
+    ),
+    (
+        Policy,
+        KEY,
+        lambda t: t.repeat(2, 1),
+        r"`expert\.layers\.2\.qkv\.weight` is \[112, 32\], not \[96, 32\]: .*k_proj\.weight` \[32, 32\]",
+    ),
+    (Policy, KEY, lambda t: t.int(), r"k_proj\.weight` is int32"),
+    (
+        Policy,
+        HEAD,
+        None,
+        r"rule 7 .* fits no tensor: `paligemma_with_expert\.paligemma\.model\.language_model\.embed_tokens\.weight` is not in",
+    ),
+    (
+        Policy,
+        f"{EXPERT}.norm.weight",
+        lambda t: t,
+        r"gemma_expert\.model\.norm\.weight` \[1\] of model\.safetensors is not used",
+    ),
     (Policy, f"{EXPERT}.layers.0.input_layernorm.dense.bias", None, r"input_layernorm\.dense\.bias` is missing"),
-    (Policy, f"{EXPERT}.norm.dense.weight", lambda t: t[:64], r"norm\.dense\.weight` has shape \[64, 32\], expected \[96, 32\]"),
-    (Policy, f"{LANGUAGE}.layers.3.input_layernorm.weight", lambda t: t, r"layers\.3\.input_layernorm\.weight` is unexpected"),
-    (Policy, "state_proj.weight", lambda t: t, "`state_proj.weight` is unexpected"),
-    (Policy, "time_mlp_out.bias", None, "`time_mlp_out.bias` is missing"),
-    (Policy, "action_out_proj.weight", lambda t: t[:7], r"has shape \[7, 32\], expected \[8, 32\]"),
-]  # fmt: skip
+    (
+        Policy,
+        f"{EXPERT}.norm.dense.weight",
+        lambda t: t[:64],
+        r"`expert\.modulation\.weight` is \[640, 32\], not \[672, 32\]: rule 15",
+    ),
+    (
+        Policy,
+        f"{LANGUAGE}.layers.3.input_layernorm.weight",
+        lambda t: t,
+        r"layers\.3\.input_layernorm\.weight` \[1\] of model\.safetensors is not used",
+    ),
+    (Policy, "state_proj.weight", lambda t: t, r"`state_proj\.weight` \[1\] of model\.safetensors is not used"),
+    (
+        Policy,
+        "time_mlp_out.bias",
+        None,
+        r"`expert\.time_out\.bias` \[32\] is missing: rule 21 .* `time_mlp_out\.bias`, which .* near it: `time_mlp_in\.bias`",
+    ),
+    (Policy, "action_out_proj.weight", lambda t: t[:7], r"`expert\.action_out\.weight` is \[7, 32\], not \[8, 32\]"),
+]
 
 
 @pytest.mark.parametrize(("component", "key", "make", "message"), WRONG)
@@ -100,38 +157,38 @@ def test_a_wrong_tensor_is_named(
     if make is not None:
         tensors[key] = make(old)
     with pytest.raises(LoadError, match=message):
-        component.load(saved(tmp_path, tensors), {}, "cpu")
+        load(component, saved(tmp_path, tensors), {}, "cpu")
 
 
 def test_the_other_net_is_not_read(tmp_path: Path) -> None:
     tensors = stored()
     del tensors[QUERY]
     checkpoint = saved(tmp_path, tensors)
-    assert same(Vision.load(checkpoint, {}, "cpu").net, golden(Vision).net)
+    assert same(load(Vision, checkpoint, {}, "cpu").net, golden(Vision).net)
     with pytest.raises(LoadError, match="is missing"):
-        Policy.load(checkpoint, {}, "cpu")
+        load(Policy, checkpoint, {}, "cpu")
 
 
 @pytest.mark.parametrize("component", [Vision, Policy])
 def test_keys_may_begin_with_model(tmp_path: Path, component: Loadable) -> None:
     tensors = stored()
     checkpoint = saved(tmp_path, {f"model.{name}": tensor for name, tensor in tensors.items()})
-    assert same(component.load(checkpoint, {}, "cpu").net, golden(component).net)
+    assert same(load(component, checkpoint, {}, "cpu").net, golden(component).net)
     checkpoint = saved(tmp_path, tensors | {f"model.{name}": tensor.clone() for name, tensor in tensors.items()})
-    with pytest.raises(LoadError, match="is there twice"):
-        component.load(checkpoint, {}, "cpu")
+    with pytest.raises(LoadError, match="there are two tensors `"):
+        load(component, checkpoint, {}, "cpu")
 
 
 def test_text_embeddings_under_either_name(tmp_path: Path) -> None:
     tensors = stored()
     both = saved(tmp_path, tensors | {EMBED: tensors[HEAD].clone()})
-    assert same(Policy.load(both, {}, "cpu").net, golden(Policy).net)
+    assert same(load(Policy, both, {}, "cpu").net, golden(Policy).net)
     other = saved(tmp_path, tensors | {EMBED: tensors[HEAD] + 1})
     with pytest.raises(LoadError, match="they are tied"):
-        Policy.load(other, {}, "cpu")
+        load(Policy, other, {}, "cpu")
     tensors[EMBED] = tensors.pop(HEAD)
     del tensors["paligemma_with_expert.gemma_expert.lm_head.weight"]  # never used: may be left out
-    assert same(Policy.load(saved(tmp_path, tensors), {}, "cpu").net, golden(Policy).net)
+    assert same(load(Policy, saved(tmp_path, tensors), {}, "cpu").net, golden(Policy).net)
 
 
 def test_sharded_folder_and_single_file(tmp_path: Path) -> None:
@@ -144,23 +201,23 @@ def test_sharded_folder_and_single_file(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     shutil.copy(FOLDER / "config.json", tmp_path)
     for component in (Vision, Policy):
-        assert same(component.load(Checkpoint(path=tmp_path), {}, "cpu").net, golden(component).net)
-        whole = component.load(Checkpoint(path=FOLDER / "model.safetensors"), {}, "cpu")
+        assert same(load(component, Checkpoint(path=tmp_path), {}, "cpu").net, golden(component).net)
+        whole = load(component, Checkpoint(path=FOLDER / "model.safetensors"), {}, "cpu")
         assert same(whole.net, golden(component).net)
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(LoadError, match=r"b\.safetensors cannot be read"):
-        Policy.load(Checkpoint(path=tmp_path), {}, "cpu")
+        load(Policy, Checkpoint(path=tmp_path), {}, "cpu")
 
 
 def test_folders_that_hold_no_weights(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="does not exist"):
-        Policy.load(Checkpoint(path=tmp_path / "nowhere"), {}, "cpu")
+        load(Policy, Checkpoint(path=tmp_path / "nowhere"), {}, "cpu")
     shutil.copy(FOLDER / "config.json", tmp_path)
-    with pytest.raises(LoadError, match=r"has no model\.safetensors"):
-        Policy.load(Checkpoint(path=tmp_path), {}, "cpu")
+    with pytest.raises(LoadError, match=r"has neither model\.safetensors nor pytorch_model\.bin"):
+        load(Policy, Checkpoint(path=tmp_path), {}, "cpu")
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(LoadError, match=r"model\.safetensors cannot be read"):
-        Vision.load(Checkpoint(path=tmp_path), {}, "cpu")
+        load(Vision, Checkpoint(path=tmp_path), {}, "cpu")
 
 
 # --- config
@@ -204,22 +261,22 @@ def test_a_wrong_config_is_named(
     tmp_path: Path, component: Loadable, edit: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
     with pytest.raises(LoadError, match=message):
-        component.load(reconfigured(tmp_path, edit), {}, "cpu")
+        load(component, reconfigured(tmp_path, edit), {}, "cpu")
 
 
 def test_binding_may_repeat_but_not_contradict() -> None:
     checkpoint = Checkpoint(path=FOLDER)
-    Policy.load(checkpoint, {"hidden_size": 64, "text_scale": 8.0}, "cpu")
+    load(Policy, checkpoint, {"hidden_size": 64, "text_scale": 8.0}, "cpu")
     for component, key, value, known in (
         (Policy, "chunk_size", 50, 10), (Policy, "image_tokens", 256, 16), (Vision, "tokens", 256, 16), (Vision, "image_size", 224, 56)
     ):  # fmt: skip
         with pytest.raises(LoadError, match=f"`{key}` is {value} in the binding, {known} in"):
-            component.load(checkpoint, {key: value}, "cpu")
+            load(component, checkpoint, {key: value}, "cpu")
     for component in (Vision, Policy):
         with pytest.raises(LoadError, match="dtype `int8` is none of"):
-            component.load(checkpoint, {"dtype": "int8"}, "cpu")
+            load(component, checkpoint, {"dtype": "int8"}, "cpu")
     with pytest.raises(LoadError, match="`text_scale` is 'big'"):
-        Policy.load(checkpoint, {"text_scale": "big"}, "cpu")
+        load(Policy, checkpoint, {"text_scale": "big"}, "cpu")
 
 
 def test_shipped_binding_has_the_published_sizes() -> None:
@@ -262,9 +319,9 @@ def test_random_weights_of_given_sizes() -> None:
     llm = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
            "head_dim": 8, "expert_hidden_size": 16, "expert_intermediate_size": 24, "chunk_size": 5, "max_action_dim": 3,
            "image_tokens": 4}  # fmt: skip
-    vision, policy = Vision.load(NONE, vit, "cpu"), Policy.load(NONE, llm, "cpu")
-    assert same(policy.net, Policy.load(NONE, llm, "cpu").net)
-    assert not same(policy.net, Policy.load(NONE, {**llm, "seed": 1}, "cpu").net)
+    vision, policy = load(Vision, NONE, vit, "cpu"), load(Policy, NONE, llm, "cpu")
+    assert same(policy.net, load(Policy, NONE, llm, "cpu").net)
+    assert not same(policy.net, load(Policy, NONE, {**llm, "seed": 1}, "cpu").net)
     engine = TransformerEngine(PagedPool.from_bytes(geometry(policy.config), 1 << 20))
     seen = vision.encode(torch.rand(2, 3, 28, 28, generator=torch.Generator().manual_seed(0)))
     assert seen.shape == (8, 32) and seen.std() > 1e-4

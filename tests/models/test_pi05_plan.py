@@ -28,6 +28,9 @@ from mstarc_runtime.program import Part
 from mstarc_runtime.sampling.philox import DrawKey, normals
 from tests.e2e.shipped import linked, running
 from tests.models.vjepa2_cases import Cases, close
+from tests.shipped import loader
+
+load = loader("pi05")
 
 GOLDEN = Cases("pi05")
 CHECKPOINT = Checkpoint(path=GOLDEN.folder)
@@ -61,7 +64,7 @@ def alone(
 ) -> torch.Tensor:
     """The same request without a plan."""
     host = Pi05Host.load({"pi05": CHECKPOINT, "tokenizer": Checkpoint(path=package)}, {})
-    vision, policy = Vision.load(CHECKPOINT, {}, "cpu"), Policy.load(CHECKPOINT, {}, "cpu")
+    vision, policy = load(Vision, CHECKPOINT, {}, "cpu"), load(Policy, CHECKPOINT, {}, "cpu")
     seen = vision.encode(torch.from_numpy(host.cameras(images)))
     engine = TransformerEngine(PagedPool.from_bytes(geometry(policy.config), 1 << 20))
     contexts = look(engine, policy, [(seen, torch.from_numpy(host.prompt(task, state)))])

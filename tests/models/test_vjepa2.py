@@ -11,6 +11,9 @@ from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.vjepa2.components import Encoder, MaskedPredictor
 from mstarc_runtime.models.vjepa2.rope import rotate, rotation
 from tests.models.vjepa2_cases import Cases, close
+from tests.shipped import loader
+
+load = loader("vjepa2")
 
 GOLDEN = Cases("vjepa2")
 TOKENS = 64
@@ -18,12 +21,12 @@ TOKENS = 64
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    return Encoder.load(Checkpoint(path=GOLDEN.folder), {}, "cpu")
+    return load(Encoder, Checkpoint(path=GOLDEN.folder), {}, "cpu")
 
 
 @pytest.fixture(scope="module")
 def predictor() -> MaskedPredictor:
-    return MaskedPredictor.load(Checkpoint(path=GOLDEN.folder / "model.safetensors"), {}, "cpu")
+    return load(MaskedPredictor, Checkpoint(path=GOLDEN.folder / "model.safetensors"), {}, "cpu")
 
 
 def masks(case: str, batch: int) -> tuple[Tensor, Tensor]:

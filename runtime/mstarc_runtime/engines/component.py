@@ -31,10 +31,14 @@ first dim is free (`i64[T]`, `f32[A, d]`) arrives packed, concatenated over the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.weights import Fit, Weights, mapped, stored
+from mstarc_runtime.weights.stored import NAMES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,14 +112,14 @@ class Checkpoint:
     files: Mapping[str, Path] = field(default_factory=dict)
     rules: tuple[Mapping[str, Any], ...] = ()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a safetensors file or folder under the names that the rules give them. Raises LoadError."""
-        from mstarc_runtime.errors import LoadError
-        from mstarc_runtime.weights import mapped, read_tensors
+    def tensors(self, files: Sequence[str] = NAMES) -> Weights:
+        """The tensors of a weight file, or of those of a folder, under the names that the rules give them, unread. Raises LoadError.
 
+        files: the weight files that a folder may have, the first that is there.
+        """
         if self.path is None:
             raise LoadError("a node without a checkpoint has no tensors")
-        return mapped(read_tensors(self.path), self.rules)
+        return mapped(stored(self.path, files), self.rules)
 
 
 class Component(Protocol):
@@ -127,6 +131,15 @@ class Component(Protocol):
 
         Raises `mstarc_runtime.errors.LoadError` naming the key, file or shape that is wrong.
         """
+        ...
+
+
+class FittingComponent(Component, Protocol):
+    """The class side of a component whose weights can be judged before anything is loaded (`mstarc check --checkpoint`)."""
+
+    @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` would fill: shapes of the parameters, and the tensors for them, unread. Raises LoadError."""
         ...
 
 

@@ -19,6 +19,7 @@ from mstarc_runtime.engines.component import Checkpoint, Run
 from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models import llama_config, llama_weights
 from mstarc_runtime.models.llama_config import LlamaConfig
+from mstarc_runtime.weights import Fit, dtype_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class Llama:
         if checkpoint.path is None:
             return llama_config.from_mapping(config, "the node's config").values()
         return llama_weights.config_of(checkpoint).values()
+
+    @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return llama_weights.prepared_fit(checkpoint)[1]
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Llama:
@@ -114,7 +120,7 @@ class Llama:
 def _load_fused(checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Llama:
     from mstarc_runtime.models.llama_fused import FusedLlama  # needs triton, which is there where CUDA is
 
-    dtype = llama_weights.dtype_of(str(config.get("dtype", "bfloat16")))
+    dtype = dtype_named(config.get("dtype", "bfloat16"), "Llama")
     if checkpoint.path is None:
         facts = llama_config.from_mapping(config, "the node's config")
         return FusedLlama(facts, llama_weights.fabricate(facts, int(config.get("seed", 0)), dtype, device), device)

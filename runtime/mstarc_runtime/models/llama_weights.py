@@ -7,10 +7,11 @@ query, key and value in one matrix and gate and up in one. Head dimensions are i
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,10 @@ from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models import llama_config
 from mstarc_runtime.models.gguf_file import GgufFile
 from mstarc_runtime.models.llama_config import LlamaConfig
-from mstarc_runtime.models.shards import shards
+from mstarc_runtime.weights import Fit, Weight, mapped, stored, weight
 
+TIE = {"tie": "embed", "to": "head"}
 _LAYOUT = 1  # of the prepared tensors: part of the cache file's name
-_GGUF_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
 _log = logging.getLogger(__name__)
 
 Prepared = dict[str, Tensor]
@@ -45,23 +36,40 @@ Prepared = dict[str, Tensor]
 
 def load(checkpoint: Checkpoint) -> tuple[LlamaConfig, Prepared]:
     """Facts and prepared tensors on the CPU; those of a GGUF file come from the cache if it has them. Raises LoadError."""
-    path = checkpoint.path
-    if path is None:
-        raise LoadError("a Llama without a checkpoint needs its sizes in the node's config")
-    if path.is_dir():
-        facts = llama_config.from_folder(path)
-        return facts, _from_folder(path, facts)
     cached = _cache_file(checkpoint)
     if cached is not None and cached.exists():
         found = _read_cache(cached)
         if found is not None:
             return found
-    file = GgufFile(path)
-    facts = llama_config.from_gguf(file)
-    prepared = _from_gguf(file, facts)
+    facts, fit = prepared_fit(checkpoint)
+    prepared = {name: _as_multiplied(name, tensor) for name, tensor in fit.each(dtype=torch.float32)}
     if cached is not None:
         _write_cache(cached, facts, prepared)
     return facts, prepared
+
+
+def prepared_fit(checkpoint: Checkpoint) -> tuple[LlamaConfig, Fit]:
+    """Facts, and what `load` prepares: matrices as a checkpoint has them, [out, in]. A tied head is one tensor with the embeddings.
+
+    Raises LoadError.
+    """
+    path = checkpoint.path
+    if path is None:
+        raise LoadError("a Llama without a checkpoint needs its sizes in the node's config")
+    if path.is_dir():
+        facts, tensors = llama_config.from_folder(path), stored(path)
+    else:
+        file = GgufFile(path)
+        facts = llama_config.from_gguf(file)
+        tensors = _gguf_tensors(file, facts)
+    weights = mapped(tensors, (*checkpoint.rules, *([TIE] if facts.tie_word_embeddings else [])))
+    wanted = {name: shape if name == "embed" else shape[::-1] for name, shape in shapes(facts).items()}
+    wide, narrow = facts.num_attention_heads * facts.head_dim, facts.num_key_value_heads * facts.head_dim
+    return facts, Fit("Llama", weights, wanted, {"*.qkv": (wide, narrow, narrow)})
+
+
+def _as_multiplied(name: str, tensor: Tensor) -> Tensor:
+    return tensor if tensor.dim() == 1 or name == "embed" else tensor.T.contiguous()
 
 
 def config_of(checkpoint: Checkpoint) -> LlamaConfig:
@@ -106,14 +114,6 @@ def random(facts: LlamaConfig, seed: int) -> Prepared:
 # --------------------------------------------------------------------------------------------------------------------- GPU
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """The dtype of that name. Raises LoadError."""
-    found = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}.get(name)
-    if found is None:
-        raise LoadError(f"Llama: dtype `{name}` is none of float32, bfloat16, float16")
-    return found
-
-
 def for_gpu(facts: LlamaConfig, weights: Prepared, dtype: torch.dtype, device: str) -> Prepared:
     """Prepared tensors on a GPU: matrices in memory as [out, in] (as views of [in, out]), a tied head as a view of the embeddings."""
     made: Prepared = {}
@@ -142,83 +142,20 @@ def _tied(facts: LlamaConfig, made: Prepared) -> Prepared:
     return {**made, "head": made["embed"].T} if facts.tie_word_embeddings else made
 
 
-# --------------------------------------------------------------------------------------------------------------- preparing
-
-
-def _prepare(facts: LlamaConfig, read: Callable[[str, tuple[int, ...]], Tensor]) -> Prepared:
-    """Prepared tensors; `read` gives a tensor by HF name (without `model.`) and the shape it must have."""
-    hidden, inner, dim = facts.hidden_size, facts.intermediate_size, facts.head_dim
-    wide, narrow = facts.num_attention_heads * dim, facts.num_key_value_heads * dim
-    embed = read("embed_tokens.weight", (facts.vocab_size, hidden))
-    head = embed if facts.tie_word_embeddings else read("lm_head.weight", (facts.vocab_size, hidden))
-    made: Prepared = {"embed": embed, "head": head.T.contiguous(), "norm": read("norm.weight", (hidden,))}
-    for layer in range(facts.num_hidden_layers):
-        at = f"layers.{layer}."
-        sides = [(f"self_attn.{side}_proj", rows) for side, rows in (("q", wide), ("k", narrow), ("v", narrow))]
-        qkv = [read(f"{at}{name}.weight", (rows, hidden)) for name, rows in sides]
-        pair = [read(f"{at}mlp.{side}_proj.weight", (inner, hidden)) for side in ("gate", "up")]
-        made[f"{layer}.norm1"] = read(f"{at}input_layernorm.weight", (hidden,))
-        made[f"{layer}.norm2"] = read(f"{at}post_attention_layernorm.weight", (hidden,))
-        made[f"{layer}.qkv"] = torch.cat(qkv).T.contiguous()
-        made[f"{layer}.out"] = read(f"{at}self_attn.o_proj.weight", (hidden, wide)).T.contiguous()
-        made[f"{layer}.gate_up"] = torch.cat(pair).T.contiguous()
-        made[f"{layer}.down"] = read(f"{at}mlp.down_proj.weight", (hidden, inner)).T.contiguous()
-    return made
-
-
-def _names(facts: LlamaConfig) -> list[str]:
-    """HF names of all tensors, without `model.`."""
-    names = ["embed_tokens.weight", "norm.weight", *([] if facts.tie_word_embeddings else ["lm_head.weight"])]
-    return names + [f"layers.{n}.{part}.weight" for n in range(facts.num_hidden_layers) for part in _GGUF_NAMES]
-
-
-def _compare(where: str, expected: Iterable[str], found: Iterable[str]) -> None:
-    """Raise LoadError that names the missing and the unexpected tensors."""
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    if missing or extra:
-        parts = [
-            f"tensors {what}: {', '.join(f'`{name}`' for name in names[:5])}{' …' if len(names) > 5 else ''} ({len(names)})"
-            for what, names in (("missing", missing), ("unexpected", extra))
-            if names
-        ]
-        raise LoadError(f"{where}: {'; '.join(parts)}")
-
-
-def _checked(where: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(tensor.shape) != shape:
-        raise LoadError(f"{where}: tensor `{name}` has shape {list(tensor.shape)}, expected {list(shape)}")
-    if not tensor.is_floating_point():
-        raise LoadError(f"{where}: tensor `{name}` is {tensor.dtype}, expected a floating-point type")
-    return tensor.float()
-
-
 # -------------------------------------------------------------------------------------------------------------------- GGUF
 
 
-def _from_gguf(file: GgufFile, facts: LlamaConfig) -> Prepared:
-    names = {name: _gguf_name(name) for name in _names(facts)}
-    _compare(file.path.name, names.values(), file.tensors)
+def _gguf_tensors(file: GgufFile, facts: LlamaConfig) -> dict[str, Weight]:
+    """The tensors of a file under its own names, unread, but for query and key rows in HF's order."""
 
-    def read(name: str, shape: tuple[int, ...]) -> Tensor:
-        stored = names[name]
-        tensor = _checked(file.path.name, stored, torch.from_numpy(file.tensor(stored).copy()), shape)
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            return _split_halves(tensor, facts.head_dim)
-        return tensor
+    def one(name: str) -> Tensor:
+        tensor = torch.from_numpy(file.tensor(name).copy())
+        return _split_halves(tensor, facts.head_dim) if name.endswith(("attn_q.weight", "attn_k.weight")) else tensor
 
-    return _prepare(facts, read)
-
-
-def _gguf_name(name: str) -> str:
-    fixed = {
-        "embed_tokens.weight": "token_embd.weight",
-        "norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
+    return {
+        name: weight(name, info.shape, "float32", file.path.name, partial(one, name))
+        for name, info in file.tensors.items()
     }
-    if name in fixed:
-        return fixed[name]
-    _, layer, part = name.removesuffix(".weight").split(".", 2)
-    return f"blk.{layer}.{_GGUF_NAMES[part]}.weight"
 
 
 def _split_halves(rows: Tensor, head_dim: int) -> Tensor:
@@ -227,38 +164,16 @@ def _split_halves(rows: Tensor, head_dim: int) -> Tensor:
     return paired.transpose(1, 2).reshape(rows.shape)
 
 
-# ------------------------------------------------------------------------------------------------------------- safetensors
-
-
-def _from_folder(folder: Path, facts: LlamaConfig) -> Prepared:
-    found: dict[str, Tensor] = {}
-    for path in shards(folder):
-        try:
-            with safe_open(str(path), framework="pt") as opened:
-                file: Any = opened  # its methods carry no types
-                for name in file.keys():  # noqa: SIM118 (not a mapping)
-                    if not name.endswith("rotary_emb.inv_freq"):  # derived; old checkpoints store it
-                        found[name.removeprefix("model.")] = file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise LoadError(f"{path} cannot be read: {error}") from error
-    head, embed = found.get("lm_head.weight"), found.get("embed_tokens.weight")
-    if facts.tie_word_embeddings and head is not None and embed is not None:
-        if not torch.equal(head, embed):
-            raise LoadError(
-                f"{folder}: `lm_head.weight` differs from the embeddings, but config.json says they are tied"
-            )
-        del found["lm_head.weight"]
-    _compare(str(folder), _names(facts), found)
-    return _prepare(facts, lambda name, shape: _checked(str(folder), name, found[name], shape))
-
-
 # ------------------------------------------------------------------------------------------------------------------- cache
 
 
 def _cache_file(checkpoint: Checkpoint) -> Path | None:
-    if checkpoint.cache_dir is None or not checkpoint.digest:
+    """Where the prepared tensors of a GGUF file are kept; other files are read as fast without."""
+    path = checkpoint.path
+    if path is None or path.is_dir() or checkpoint.cache_dir is None or not checkpoint.digest:
         return None
-    return checkpoint.cache_dir / f"llama-f32-v{_LAYOUT}-{checkpoint.digest[:32]}.safetensors"
+    key = hashlib.sha256(json.dumps([checkpoint.digest, checkpoint.rules]).encode()).hexdigest()
+    return checkpoint.cache_dir / f"llama-f32-v{_LAYOUT}-{key[:32]}.safetensors"
 
 
 def _read_cache(path: Path) -> tuple[LlamaConfig, Prepared] | None:

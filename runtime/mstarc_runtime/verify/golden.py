@@ -24,14 +24,19 @@ class UnusableFolder(Exception):
     """The folder holds no reference data that this can read; the text says what is wrong."""
 
 
+def existing(folder: Path) -> Path:
+    """The folder. Raises UnusableFolder if it is none."""
+    if not folder.is_dir():
+        raise UnusableFolder(f"`{folder}` {'is a file' if folder.exists() else 'does not exist'}")
+    return folder
+
+
 class Golden:
     """Tensors by name, and the document of cases."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
         """Raises UnusableFolder."""
-        if not folder.is_dir():
-            raise UnusableFolder(f"`{folder}` {'is a file' if folder.exists() else 'does not exist'}")
-        self.folder = folder
+        self.folder = existing(folder)
         self.device = device
         self.document: dict[str, Any] = _document(folder / "cases.json")
         self._tensors = _tensors(folder / "cases.safetensors")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import Geometry
-from mstarc_runtime.engines.component import Checkpoint, Run
+from mstarc_runtime.engines.component import Run
 from mstarc_runtime.engines.transformer import Call, OpSpec
 from mstarc_runtime.models.llama import Llama
 from mstarc_runtime.models.orpheus.snac import FRAME, WINDOW, Snac
@@ -48,7 +48,7 @@ class _Speech:
     def __init__(self, golden: Golden, setup: Setup) -> None:
         self.golden = golden
         self.setup = setup
-        self.model = Llama.load(golden.checkpoint, setup.node, setup.device)
+        self.model = Llama.load(setup.checkpoint(golden.folder, "llm"), setup.node, setup.device)
         facts = self.model.facts
         self.geometry = Geometry(
             facts.num_hidden_layers, facts.num_attention_heads, facts.num_key_value_heads, facts.head_dim
@@ -112,7 +112,7 @@ class _Codec:
         folder = golden.folder / "snac"
         if not folder.is_dir():
             raise UnusableFolder(f"{folder} does not exist")
-        self.snac = Snac.load(Checkpoint(path=folder), {"first_id": self.first}, setup.device)
+        self.snac = Snac.load(setup.checkpoint(folder, "snac"), {"first_id": self.first}, setup.device)
         self.size = self.snac.facts.codebook_size
 
     def layout(self, case: dict[str, Any], report: Report) -> None:

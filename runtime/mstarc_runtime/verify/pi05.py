@@ -55,8 +55,8 @@ class _Parts:
 
     def __init__(self, golden: Golden, setup: Setup) -> None:
         self.setup = setup
-        self.vision = Vision.load(golden.checkpoint, setup.node, setup.device)
-        self.policy = Policy.load(golden.checkpoint, setup.node, setup.device)
+        self.vision = Vision.load(setup.checkpoint(golden.folder, "vit"), setup.node, setup.device)
+        self.policy = Policy.load(setup.checkpoint(golden.folder, "llm"), setup.node, setup.device)
 
     # -------------------------------------------------------------------------------------------------------------- parts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from mstarc_runtime.errors import LoadError, describe
-from mstarc_runtime.verify.golden import Golden, UnusableFolder
+from mstarc_runtime.verify.golden import Golden, UnusableFolder, existing
 from mstarc_runtime.verify.report import LOOSE, Report
 from mstarc_runtime.verify.setup import Item, Setup
 
@@ -19,7 +19,7 @@ MODELS = ("orpheus", "pi05", "vjepa2", "vjepa2_ac", "whisper")
 
 def model_of(folder: Path, name: str | None) -> str:
     """The model that is named, or else that the folder is called after. Raises UnusableFolder."""
-    model = name or folder.resolve().name
+    model = name or existing(folder).resolve().name
     if model not in MODELS:
         hint = "" if name else f"; say which with --model {'|'.join(MODELS)}"
         raise UnusableFolder(f"there is no verification of a model `{model}`{hint}")

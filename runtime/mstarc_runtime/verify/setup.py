@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from mstarc_runtime.cache.pool import PAGE_SIZE, PAGE_SIZE_GPU, Geometry, PagedPool
+from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import TransformerEngine
 from mstarc_runtime.verify.report import Report
 
@@ -18,15 +20,23 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`dtype`: of weights and KV cache where a component has a choice; codecs and Whisper are f32 always."""
+    """`dtype`: of weights and KV cache where a component has a choice; codecs and Whisper are f32 always.
+
+    `rules`: by node of the model's spec, how its binding maps the tensors of a checkpoint.
+    """
 
     device: str = "cpu"
     dtype: str = "float32"
+    rules: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def node(self) -> dict[str, Any]:
         """The section of a node whose component has a choice."""
         return {"dtype": self.dtype}
+
+    def checkpoint(self, path: Path, node: str) -> Checkpoint:
+        """A folder as the checkpoint of a node."""
+        return Checkpoint(path=path, rules=tuple(self.rules.get(node, ())))
 
     def engine(self, geometry: Geometry, dtype: str | None = None) -> TransformerEngine:
         """A paged engine whose free entries are poisoned."""

@@ -34,8 +34,8 @@ class _Parts:
     """The components, and what each kind of case compares."""
 
     def __init__(self, golden: Golden, setup: Setup) -> None:
-        self.encoder = Encoder.load(golden.checkpoint, setup.node, setup.device)
-        self.predictor = MaskedPredictor.load(golden.checkpoint, setup.node, setup.device)
+        self.encoder = Encoder.load(setup.checkpoint(golden.folder, "encoder"), setup.node, setup.device)
+        self.predictor = MaskedPredictor.load(setup.checkpoint(golden.folder, "predictor"), setup.node, setup.device)
         self.host = VideoHost.load({"vjepa2": golden.checkpoint}, {})
 
     def encode(self, case: Case, report: Report) -> None:

@@ -47,9 +47,9 @@ class _Parts:
 
     def __init__(self, golden: Golden, setup: Setup) -> None:
         self.setup = setup
-        self.encoder = FrameEncoder.load(golden.checkpoint, setup.node, setup.device)
-        self.predictor = Predictor.load(golden.checkpoint, setup.node, setup.device)
-        self.critic = Critic.load(golden.checkpoint, setup.node, setup.device)
+        self.encoder = FrameEncoder.load(setup.checkpoint(golden.folder, "encoder"), setup.node, setup.device)
+        self.predictor = Predictor.load(setup.checkpoint(golden.folder, "predictor"), setup.node, setup.device)
+        self.critic = Critic.share(self.predictor, setup.node, setup.device)
         self.tokens, self.width = self.predictor.config.tokens_per_frame, self.predictor.config.embed_dim
 
     def encode(self, case: Case, report: Report) -> None:

@@ -46,8 +46,8 @@ class _Parts:
     def __init__(self, golden: Golden, setup: Setup) -> None:
         self.golden = golden
         self.setup = setup
-        self.encoder = Encoder.load(golden.checkpoint, {}, setup.device)
-        self.scribe = Scribe.load(golden.checkpoint, {}, setup.device)
+        self.encoder = Encoder.load(setup.checkpoint(golden.folder, "ears"), {}, setup.device)
+        self.scribe = Scribe.load(setup.checkpoint(golden.folder, "scribe"), {}, setup.device)
         facts = self.scribe.config
         heads = facts.decoder_heads
         self.geometry = Geometry(facts.decoder_layers, heads, heads, facts.d_model // heads)

@@ -18,6 +18,7 @@ from mstarc_runtime.errors import LoadError
 from mstarc_runtime.models.orpheus import weights
 from mstarc_runtime.models.orpheus.config import SnacConfig, read_config
 from mstarc_runtime.models.orpheus.nets import SnacDecoder
+from mstarc_runtime.weights import Fit
 
 PLACES = ((0,), (1, 4), (2, 3, 5, 6))  # in a frame, by level
 FRAME = 7
@@ -43,6 +44,11 @@ class Snac:
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node for the linker. Raises LoadError."""
         return read_config(checkpoint, config).values()
+
+    @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return weights.prepared(read_config(checkpoint, config), checkpoint)[1]
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Snac:

@@ -23,7 +23,8 @@ from mstarc_runtime.engines.component import Checkpoint, Run
 from mstarc_runtime.models.pi05 import config as sizes
 from mstarc_runtime.models.pi05.config import PolicyConfig
 from mstarc_runtime.models.pi05.nets import PolicyNet, angular_speeds, inverse_frequencies, rotation, time_waves
-from mstarc_runtime.models.pi05.weights import policy_net
+from mstarc_runtime.models.pi05.weights import policy_fit, policy_net
+from mstarc_runtime.weights import Fit
 
 if TYPE_CHECKING:
     from mstarc_runtime.models.pi05.fused import Flow
@@ -42,6 +43,11 @@ class Policy:
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
         return sizes.policy_values(checkpoint, config)
+
+    @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return policy_fit(sizes.read_policy(checkpoint, config), checkpoint)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Policy:

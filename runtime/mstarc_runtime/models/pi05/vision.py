@@ -17,7 +17,8 @@ from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.pi05 import config as sizes
 from mstarc_runtime.models.pi05.config import VisionConfig
 from mstarc_runtime.models.pi05.nets import VisionNet
-from mstarc_runtime.models.pi05.weights import vision_net
+from mstarc_runtime.models.pi05.weights import vision_fit, vision_net
+from mstarc_runtime.weights import Fit
 
 USUAL_CAMERAS = 3  # of the robots that the model was trained for
 
@@ -33,6 +34,11 @@ class Vision:
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
         return sizes.vision_values(checkpoint, config)
+
+    @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return vision_fit(sizes.read_vision(checkpoint, config), checkpoint)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Vision:

@@ -20,6 +20,7 @@ from mstarc_runtime.models.vjepa2 import config as sizes
 from mstarc_runtime.models.vjepa2 import weights
 from mstarc_runtime.models.vjepa2.config import AcConfig, EncoderConfig, MaskedConfig
 from mstarc_runtime.models.vjepa2.nets import AcPredictorNet, EncoderNet, MaskedPredictorNet, pick, plain_norm
+from mstarc_runtime.weights import Fit
 
 MAX_CANDIDATES = 1024  # of one request
 MAX_ROWS = 2**14  # of all candidates that are run at once
@@ -38,11 +39,15 @@ class Encoder:
         return _encoder_values(sizes.read_encoder(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return weights.prepared(EncoderNet, sizes.read_encoder(checkpoint, config), checkpoint)[1]
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Encoder:
         """Weights of the encoder half. Raises LoadError."""
         facts = sizes.read_encoder(checkpoint, config)
-        net = weights.load(EncoderNet, facts, weights.HF_ENCODER, checkpoint, _dtype(config), device)
-        return cls(net, facts)
+        return cls(weights.load(EncoderNet, facts, checkpoint, config, device), facts)
 
     def encode(self, video: Tensor) -> Tensor:
         """Normalised frames; one frame alone is repeated to fill a tubelet."""
@@ -65,11 +70,15 @@ class MaskedPredictor:
         return {"embed_dim": facts.embed_dim, "tokens_per_frame": facts.tokens_per_frame, "tubelet_size": facts.tubelet}
 
     @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return weights.prepared(MaskedPredictorNet, sizes.read_masked(checkpoint, config), checkpoint)[1]
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> MaskedPredictor:
         """Weights of the predictor half. Raises LoadError."""
         facts = sizes.read_masked(checkpoint, config)
-        net = weights.load(MaskedPredictorNet, facts, weights.HF_PREDICTOR, checkpoint, _dtype(config), device)
-        return cls(net, facts)
+        return cls(weights.load(MaskedPredictorNet, facts, checkpoint, config, device), facts)
 
     def predict(self, z: Tensor, context: Tensor, targets: Tensor) -> Tensor:
         """`predict(z: f32[N, d], context: i64[C], targets: i64[P]) -> f32[P, d]`: z at `context` is shown; results follow `targets`."""
@@ -110,11 +119,15 @@ class FrameEncoder:
         return _encoder_values(sizes.read_ac_encoder(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return weights.prepared(EncoderNet, sizes.read_ac_encoder(checkpoint, config), checkpoint, ac=True)[1]
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> FrameEncoder:
         """Weights of the encoder half. Raises LoadError."""
         facts = sizes.read_ac_encoder(checkpoint, config)
-        net = weights.load(EncoderNet, facts, weights.AC_ENCODER, checkpoint, _dtype(config), device)
-        return cls(net, facts)
+        return cls(weights.load(EncoderNet, facts, checkpoint, config, device, ac=True), facts)
 
     def usual_shapes(self, op: str) -> list[tuple[tuple[int, ...], ...]]:
         """Rollouts encode one frame."""
@@ -159,9 +172,15 @@ class Predictor:
         return _predictor_values(sizes.read_ac_predictor(checkpoint, sizes.own_section(checkpoint, config)))
 
     @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return weights.prepared(AcPredictorNet, sizes.read_ac_predictor(checkpoint, config), checkpoint, ac=True)[1]
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Predictor:
         """Weights of the predictor half. Raises LoadError."""
-        return cls(*_load_predictor(checkpoint, config, device))
+        facts = sizes.read_ac_predictor(checkpoint, config)
+        return cls(weights.load(AcPredictorNet, facts, checkpoint, config, device, ac=True), facts)
 
     def step(self, run: Run, z: Tensor, action: Tensor, state: Tensor) -> Tensor:
         """Frames z [B, n, D] with their actions and poses [B, A] -> the next frames, layer-normed [B, n, D]."""
@@ -179,11 +198,6 @@ class Critic:
     def config_values(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
         """Config values of the node, for the linker. Raises LoadError."""
         return _predictor_values(sizes.read_ac_predictor(checkpoint, sizes.own_section(checkpoint, config)))
-
-    @classmethod
-    def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Critic:
-        """The predictor's net, where there is no predictor. Raises LoadError."""
-        return cls(*_load_predictor(checkpoint, config, device))
 
     @classmethod
     def share(cls, owner: Predictor, config: Mapping[str, Any], device: str) -> Critic:
@@ -285,15 +299,6 @@ def _check_width(width: int, z: Tensor) -> None:
 def _batched(x: Tensor, dims: int) -> Tensor:
     """With a batch dim of 1 if there is none."""
     return x if x.dim() == dims else x[None]
-
-
-def _dtype(config: Mapping[str, Any]) -> str:
-    return str(config.get("dtype", "float32"))
-
-
-def _load_predictor(checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> tuple[AcPredictorNet, AcConfig]:
-    facts = sizes.read_ac_predictor(checkpoint, config)
-    return weights.load(AcPredictorNet, facts, weights.AC_PREDICTOR, checkpoint, _dtype(config), device), facts
 
 
 def _encoder_values(facts: EncoderConfig) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Checkpoint, Run
 from mstarc_runtime.models.whisper.config import WhisperConfig, config_values, read_agreeing
 from mstarc_runtime.models.whisper.nets import DecoderNet, EncoderNet, skeleton
-from mstarc_runtime.models.whisper.weights import fill
+from mstarc_runtime.models.whisper.weights import tensors
+from mstarc_runtime.weights import Fit, fill, fit_of
 
 
 class Encoder:
@@ -26,12 +28,16 @@ class Encoder:
         return config_values(checkpoint, config)
 
     @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return _fit(skeleton(EncoderNet, read_agreeing(checkpoint, config)), checkpoint)
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Encoder:
-        """Weights of the encoder half. Raises LoadError."""
+        """Weights of the encoder half, in f32. Raises LoadError."""
         facts = read_agreeing(checkpoint, config)
         net = skeleton(EncoderNet, facts)
-        fill(net, "encoder", checkpoint, device)
-        assert isinstance(net, EncoderNet)
+        fill(net, _fit(net, checkpoint), device, torch.float32)
         return cls(net, facts)
 
     def encode(self, mel: Tensor) -> Tensor:
@@ -56,12 +62,16 @@ class Scribe:
         return config_values(checkpoint, config)
 
     @classmethod
+    def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
+        """What `load` fills. Raises LoadError."""
+        return _fit(skeleton(DecoderNet, read_agreeing(checkpoint, config)), checkpoint)
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Scribe:
-        """Weights of the decoder half. Raises LoadError."""
+        """Weights of the decoder half, in f32. Raises LoadError."""
         facts = read_agreeing(checkpoint, config)
         net = skeleton(DecoderNet, facts)
-        fill(net, "decoder", checkpoint, device)
-        assert isinstance(net, DecoderNet)
+        fill(net, _fit(net, checkpoint), device, torch.float32)
         return cls(net, facts)
 
     def listen(self, run: Run, states: Tensor) -> None:
@@ -75,3 +85,7 @@ class Scribe:
     def step(self, run: Run, token: Tensor) -> Tensor:
         """One token of each request [B] -> logits [B, vocab], before suppression."""
         return self.net.logits(self.net.hidden(run, token))
+
+
+def _fit(net: EncoderNet | DecoderNet, checkpoint: Checkpoint) -> Fit:
+    return fit_of(net, tensors(checkpoint), f"Whisper {'encoder' if isinstance(net, EncoderNet) else 'decoder'}")

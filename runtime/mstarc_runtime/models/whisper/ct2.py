@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.weights import Weight, weight
 
 Tensor = NDArray[Any]
 
@@ -134,24 +136,31 @@ def _variable(cursor: _Cursor) -> tuple[str, Tensor]:
     return name, np.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
-def whisper_tensors(model: Model, half: str) -> dict[str, Tensor]:
-    """Float tensors of the `encoder` or `decoder`, named as in the HF layout without its `model.<half>.` prefix.
+def whisper_tensors(model: Model, file: str) -> dict[str, Weight]:
+    """The float tensors, unread, named as in the HF layout.
 
     Raises LoadError for a variable that no Whisper model has, a flag that asks for another network, or an untied head.
     """
     _check_network(model)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Weight] = {}
     for name, value in model.variables.items():
-        side = name.partition("/")[0]
-        if side not in ("encoder", "decoder"):
-            raise LoadError(f"unexpected variable `{name}`")
-        if side != half or name == f"{half}/num_heads" or name in _EXPECTED_FLAGS or name in _UNUSED:
+        half = name.partition("/")[0]
+        if half not in ("encoder", "decoder"):
+            raise LoadError(f"{file}: unexpected variable `{name}`")
+        if name == f"{half}/num_heads" or name in _EXPECTED_FLAGS or name in _UNUSED:
             continue
         if value.dtype not in (np.float16, np.float32):
-            raise LoadError(f"`{name}` is {value.dtype}; only float16 and float32 models are supported")
+            raise LoadError(f"{file}: `{name}` is {value.dtype}; only float16 and float32 models are supported")
         for target, part in _rename(name, value):
-            tensors[target] = part
+            full = f"model.{half}.{target}"
+            tensors[full] = weight(full, part.shape, str(part.dtype), file, partial(_read, part))
     return tensors
+
+
+def _read(part: Tensor) -> Any:
+    import torch
+
+    return torch.from_numpy(part.astype("float32"))
 
 
 def _check_network(model: Model) -> None:

@@ -6,7 +6,7 @@ keys without bias, head tied to the token embeddings. Source: the Whisper paper 
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 from mstarc_runtime.engines.component import Run
 from mstarc_runtime.models.whisper.config import WhisperConfig
+
+Net = TypeVar("Net", "EncoderNet", "DecoderNet")
 
 
 class Table(nn.Module):
@@ -157,7 +159,7 @@ class DecoderNet(nn.Module):
         return F.linear(hidden, self.embed_tokens.weight)
 
 
-def skeleton(net: type[EncoderNet] | type[DecoderNet], config: WhisperConfig) -> EncoderNet | DecoderNet:
+def skeleton(net: type[Net], config: WhisperConfig) -> Net:
     """The net with names and shapes but no storage; the loader assigns the tensors."""
     with torch.device("meta"):
         return net(config)
