@@ -17,9 +17,10 @@ from mstarc import __version__
 from mstarc.binding_file import Binding
 from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.render import render
+from mstarc.ir.errors import PassFailed
 from mstarc.passes.pipeline import rewritten
-from mstarc.plan.build import build_plan
 from mstarc.plan.model import NAME, Plan, PlanError, SpecPlan, from_text, read_plan, sha256_of, to_text
+from mstarc.plan.verified import PlanFault, verified_plan
 from mstarc.source import SourceFile
 from mstarc.workspace import Model, load_model
 
@@ -68,7 +69,10 @@ def compile_model(spec: Path, package: Path) -> Compiled:
         _check_budget(files, model)
     except NotBuilt as fault:
         return Compiled(model, {}, None, fault)
-    plan = build_plan(program, model.binding or Binding(), where, source)
+    try:
+        plan = verified_plan(program, model.binding or Binding(), where, source)
+    except PlanFault as error:
+        raise PassFailed("verify-plan", error, program) from error
     plan = msgspec.structs.replace(plan, files={name: sha256_of(text) for name, text in sorted(files.items())})
     return Compiled(model, files | {NAME: to_text(plan)}, plan)
 

@@ -230,14 +230,11 @@ MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding fil
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
-_LINK = frozenset({"MC207", "MC208", "MC503", "MC504"})
+_LINK = frozenset({"MC207", "MC208", "MC503", "MC504", "MC701", "MC702"})
 _RESERVED = frozenset(
     {
         "MC410",
-        "MC602",
         "MC603",
-        "MC701",
-        "MC702",
         "MC801",
         "MC802",
         "MC803",
@@ -246,7 +243,7 @@ _RESERVED = frozenset(
 
 
 def rule_state(code: str) -> State:
-    """`checked`: `mstarc check` reports it. `link`: it needs a placement. `reserved`: nothing reports it yet."""
+    """`checked`: `mstarc check` reports it. `link`: linking a package does. `reserved`: nothing reports it yet."""
     if code == MC000.code:
         return "internal"
     if code in _RESERVED:

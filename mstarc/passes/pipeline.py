@@ -22,6 +22,7 @@ from mstarc.passes.loop_regions import say_whole_loops, whole_loops_of
 from mstarc.passes.provenance import provenance_of, say_provenance
 from mstarc.passes.speculate import say_speculations, speculations_of
 from mstarc.passes.transitions import chains_of, say_chains
+from mstarc.plan.verified import plan_alone, say_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ PIPELINE: tuple[Pass, ...] = (
     Analysis("fuse-vertical", "which producer loops run with their consumer", vertical_of, say_vertical),
     Analysis("loop-regions", "which static loops are one region", whole_loops_of, say_whole_loops),
     Analysis("transitions", "which walks follow each other without the host", chains_of, say_chains),
+    Analysis(
+        "verify-plan", "that a plan of it holds: order of steps, tables, launches, cuts back", plan_alone, say_plan
+    ),
 )
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.plan.model import BarPlan, LoopPlan, Plan, sha256_of
-from mstarc.plan.placement import Placement, line_span
+from mstarc.plan.model import BarPlan, LoopPlan, Plan
+from mstarc.plan.placement import Placement
 from mstarc.plan.rules import MC606, MC607
-from mstarc.source import SourceFile, Span
+from mstarc.plan.spec_lines import spec_source, trimmed
+from mstarc.source import Span
 
 
 def report_ahead(plan: Plan, placement: Placement, spec: Path, report: Collector) -> None:
@@ -60,18 +61,7 @@ def _iterations(count: int) -> str:
 
 def _where(plan: Plan, bars: Sequence[BarPlan], spec: Path) -> tuple[tuple[Label, ...], tuple[str, ...]]:
     """The effects as labels in the spec, if the package was made from it as it is now; else as notes."""
-    try:
-        source = SourceFile(str(spec), spec.read_text(encoding="utf-8"))
-        binding = spec.with_suffix(".yaml")
-        beside = binding.read_text(encoding="utf-8") if binding.is_file() else ""
-    except (OSError, ValueError):
-        source, beside = SourceFile("", ""), ""
-    if plan.spec.digest == sha256_of(source.text, beside):
-        return tuple(Label(_trimmed(source, bar.line), bar.text) for bar in bars), ()
+    source = spec_source(plan, spec)
+    if source is not None:
+        return tuple(Label(trimmed(source, bar.line), bar.text) for bar in bars), ()
     return (), tuple(f"line {bar.line} of {spec.name}: {bar.text}" for bar in bars)
-
-
-def _trimmed(source: SourceFile, line: int) -> Span:
-    """A line without the space before it."""
-    whole, text = line_span(source, line), source.line_text(line)
-    return Span(whole.file, whole.start + len(text) - len(text.lstrip()), whole.end)

@@ -20,6 +20,8 @@ from mstarc.ir.visit import every_op
 from mstarc.plan.ahead import report_ahead
 from mstarc.plan.budget import report_budgets
 from mstarc.plan.evaluate import ConfigScope, DefaultScope, MostScope, walks_of
+from mstarc.plan.exits import report_exits
+from mstarc.plan.faults import report_faults
 from mstarc.plan.groups import report_groups
 from mstarc.plan.layout import Layout, binds_of, layouts_of
 from mstarc.plan.limits import report_limits
@@ -30,6 +32,7 @@ from mstarc.plan.model import Plan, WalkPlan
 from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
 from mstarc.plan.rules import MC606, MC607
+from mstarc.plan.verify import Fault, verify_moves, verify_plan
 from mstarc.source import Span
 from mstarc_runtime.abi.linked import (
     CacheLink,
@@ -83,7 +86,13 @@ class _Linker:
         """A finding at a place of the placement, else at the spec."""
         self.report.report(rule, message, at or Span(self.spec, 0, 0), help=help_text)
 
+    def _report(self, faults: Iterable[Fault]) -> None:
+        report_faults(faults, self.plan, self.package, Path(self.spec), self.report)
+
     def link(self) -> Linked | None:
+        self._report(verify_plan(self.plan))
+        if self.report.failed:
+            return None
         self._check_names()
         report_dims(self.plan, Path(self.spec), self.overrides, self.report)
         for context in self.plan.contexts:
@@ -98,9 +107,12 @@ class _Linker:
         layouts = layouts_of(self.plan, self.placement)
         report_groups(self.plan, self.placement, layouts, self.scope, self.report)
         report_ahead(self.plan, self.placement, Path(self.spec), self.report)
+        report_exits(self.plan, self.placement, layouts, Path(self.spec), self.report)
+        moves = moves_of(layouts)
+        self._report(verify_moves(layouts, moves))
         if self.report.failed:
             return None
-        report_limits(self.plan, self.placement, layouts, moves_of(layouts), self.spec, self.limits)
+        report_limits(self.plan, self.placement, layouts, moves, self.spec, self.limits)
         streams = self._streams({name: layout.home for name, layout in layouts.items()})
         try:
             linked = self._linked(layouts, streams)

@@ -8,7 +8,7 @@ somebody writes the context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -53,7 +53,7 @@ def moves_of(layouts: Mapping[str, Layout]) -> list[Move]:
                 for holder in sorted(_holders(source, [traced[w].held for w in layouts[name].before], frozenset()))
                 if holder != rank
             ]
-        found += trace.moves
+        found += trace.planned()
     return [_verbed(move) for move in _merged(found)]
 
 
@@ -83,7 +83,7 @@ def _verbed(move: Move) -> Move:
 
 @dataclass
 class _Trace:
-    """One walk, run in mind once, its loops twice: what recurs in the second round moves in every iteration."""
+    """One walk, run in mind once, its loops four times: what moves in the third round or the fourth moves in every iteration."""
 
     layout: Layout
     moves: list[Move] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _Trace:
     _at: dict[str, Holder] = field(default_factory=dict)
     _copies: dict[str, set[int]] = field(default_factory=dict)
     _made: dict[ValueId, tuple[int, str, str]] = field(default_factory=dict)  # value -> rank, loop, condition
-    _sent: set[tuple[ValueId, int]] = field(default_factory=set)
+    _sent: dict[tuple[ValueId, int], str] = field(default_factory=dict)  # value, rank -> when it goes there
     _alias: dict[ValueId, ValueId] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)  # loop -> ranks that run something in it
 
@@ -103,6 +103,11 @@ class _Trace:
         self._values = {value.id: value for value in values_of(walk)}
         self._words = value_names(walk.body, walk.params)
         self._block(walk.body, "", "")
+
+    def planned(self) -> Iterator[Move]:
+        """The moves in order; what several operations of a rank read goes whenever one of them may run."""
+        for move in self.moves:
+            yield replace(move, when=self._sent[move.value.id, move.sinks[0]]) if move.value is not None else move
 
     def _block(self, block: Block, loop: str, when: str) -> None:
         for op in block.ops:
@@ -123,10 +128,11 @@ class _Trace:
             case Drop(contexts=contexts):
                 for context in contexts:
                     self._at[context] = self.held[context] = self.layout.home
+                    self._copies[context] = set(self.layout.ranks)  # of nothing
             case Stop(cond=cond) if any(self._values[i].phase == "device" for i in vars_of(cond)):
                 self._exit(loop)
             case Loop() | ForChunks():
-                self._rounds(op)
+                self._rounds(op, loop)
             case When():
                 words = shown(op.cond, self._words)
                 self._block(op.body, loop, f"{when} and {words}" if when else words)
@@ -138,21 +144,35 @@ class _Trace:
             if value.phase == "device" and value.id not in self._alias:
                 self._made[value.id] = (rank, loop, when)
 
-    def _rounds(self, op: Loop | ForChunks) -> None:
+    def _rounds(self, op: Loop | ForChunks, around: str) -> None:
         label = op.label if isinstance(op, Loop) else op.streams[0]
         for _, values in entries_of(op):
             self._made.update({value.id: (self.layout.home, label, "") for value in values})
         self._inside[label] = {self.layout.rank_of(inner) for inner in every_op(op.body)}
+        first = self._round(op, label)
+        ends = (
+            self._moved(lambda: self._read((c.next for c in op.carries), self.layout.home, ""))
+            if isinstance(op, Loop)
+            else []
+        )
+        second = self._round(op, label)
+        later = [
+            *self._round(op, label),
+            *self._round(op, label),
+        ]  # two forks in a row come back in the round after the next
+        once = [replace(m, loop=around) if m.kind == "kv" and m not in later else m for m in (*first, *second)]
+        self.moves += dict.fromkeys((*once[: len(first)], *ends, *once[len(first) :], *later))
+
+    def _round(self, op: Loop | ForChunks, label: str) -> list[Move]:
+        """The moves of one iteration."""
+        return self._moved(lambda: self._block(op.body, label, ""))
+
+    def _moved(self, step: Callable[[], None]) -> list[Move]:
+        """The moves of a step, taken off the list again."""
         before = len(self.moves)
-        self._block(op.body, label, "")
-        first, self.moves = self.moves[before:], self.moves[:before]
-        if isinstance(op, Loop):
-            self._read((carry.next for carry in op.carries), self.layout.home, "")
-        ends, self.moves = self.moves[before:], self.moves[:before]
-        self._block(op.body, label, "")
-        again, self.moves = self.moves[before:], self.moves[:before]
-        once = [replace(m, loop="") if m.kind == "kv" and m not in again else m for m in first]
-        self.moves += [*once, *ends, *(m for m in again if m not in first)]
+        step()
+        found, self.moves = self.moves[before:], self.moves[:before]
+        return found
 
     def _read(self, exprs: Iterable[Expr], rank: int, when: str) -> None:
         """Values that an operation on `rank` reads."""
@@ -160,12 +180,15 @@ class _Trace:
         made = {i: self._made[i] for i in sorted(read) if i in self._made}
         several = len({source for source, _, _ in made.values()}) > 1
         for ident, (source, loop, made_when) in made.items():
-            if source != rank and (ident, rank) not in self._sent:
-                self._sent.add((ident, rank))
-                value = self._values[ident]
-                name, walk, cond = value.name, self.layout.walk.name, when or made_when
+            if source == rank:
+                continue
+            if (ident, rank) not in self._sent:
+                value, walk = self._values[ident], self.layout.walk.name
                 verb: Literal["send", "join"] = "join" if several else "send"
-                self.moves.append(Move(walk, loop, "value", name, source, (rank,), value, verb, cond))
+                self.moves.append(Move(walk, loop, "value", value.name, source, (rank,), value, verb))
+                self._sent[ident, rank] = when or made_when
+            elif self._sent[ident, rank] != when:
+                self._sent[ident, rank] = made_when
 
     def _touch(self, context: str, rank: int, loop: str, writes: bool) -> None:
         at = self._at.get(context, context)

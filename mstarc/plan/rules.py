@@ -14,3 +14,10 @@ MC609 = Rule(
     "each rank is described once, and ranks count from 0 without a gap",
     help="number the ranks 0, 1, 2, … and describe each once",
 )
+MC610 = Rule(
+    "MC610",
+    "plan-contradicted",
+    "error",
+    "what a plan says of a walk is what the body of the walk says",
+    help="write the package anew with `mstarc compile`; a plan is not edited by hand",
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mstarc.checked import Checked
@@ -15,7 +17,8 @@ from mstarc.diagnostics.machine import explain_page
 from mstarc.diagnostics.rules import rule_state
 from mstarc.diagnostics.text import render_all
 from mstarc.plan.link import link
-from mstarc.plan.placement import read_placement
+from mstarc.plan.model import NAME, Plan, to_text
+from mstarc.plan.placement import Placement, read_placement
 from mstarc.source import SourceFile
 from mstarc.workspace import load_model
 
@@ -41,7 +44,7 @@ def compiled(code: str, heading: str, folder: Path) -> tuple[list[str], str]:
     for language, text in parts.items():
         (folder / f"page.{language}").write_text(text, encoding="utf-8")
     checked = load_model(folder / "page.walk").checked
-    if "toml" in parts and not checked.findings:
+    if {"toml", "plan"} & parts.keys() and not checked.findings:
         checked = linked(folder)
     found = [d for d in checked.findings if _counts(d.rule.code, code)]
     return [d.rule.code for d in found], render_all(found, checked.sources)
@@ -49,14 +52,36 @@ def compiled(code: str, heading: str, folder: Path) -> tuple[list[str], str]:
 
 def linked(folder: Path) -> Checked:
     """What linking the page's model under its placement finds."""
-    plan = compile_model(folder / "page.walk", folder / "out").plan
+    out, edits, toml = folder / "out", folder / "page.plan", folder / "page.toml"
+    plan = compile_model(folder / "page.walk", out).plan
     assert plan is not None
+    if edits.is_file():
+        plan = edited(plan, edits.read_text(encoding="utf-8"))
+    out.mkdir()
+    (out / NAME).write_text(to_text(plan), encoding="utf-8")
     report = Collector()
-    placement = read_placement(folder / "page.toml", report)
+    placement = read_placement(toml, report) if toml.is_file() else Placement()
     if placement is not None:
-        link(plan, placement, folder / "out", report)
-    files = [folder / name for name in ("page.walk", "page.toml")]
+        link(plan, placement, out, report)
+    files = [file for file in (folder / "page.walk", toml, out / NAME) if file.is_file()]
     return Checked(report.findings(), {str(file): SourceFile(str(file), file.read_text()) for file in files})
+
+
+def edited(plan: Plan, text: str) -> Plan:
+    """The plan after edits by hand: `walks.w.loops.go.whole = true`, a line each. Rows of a list go by their name or label."""
+    tree = msgspec.to_builtins(plan)
+    for line in text.splitlines():
+        path, _, value = line.partition(" = ")
+        *steps, last = path.split(".")
+        row = tree
+        for step in steps:
+            named = isinstance(row, list)
+            row = (
+                next(r for r in row if step in (r.get("name"), r.get("label"), r.get("stream"))) if named else row[step]
+            )
+        assert last in row, path
+        row[last] = json.loads(value)
+    return msgspec.convert(tree, Plan)
 
 
 def _counts(found: str, code: str) -> bool:

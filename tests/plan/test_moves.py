@@ -106,7 +106,7 @@ BRANCHES = """walk w(%0 x: f32[dim.N, config.width]) {
     %6 z_3: f32[dim.N, 4] = compute %2 + %5
   }
 }
-walk fill(%0 ids: i64[dim.T]) { fork d from c invoke a.read(%0) writes c }
+walk fill(%0 ids: i64[dim.T]) { fork d from c _ = invoke a.read(%0) writes c }
 request r(%0 ids: host i64[dim.T], %1 x: host f32[dim.N, config.width]) -> () { call fill(%0) call w(%1) }
 """
 
@@ -119,6 +119,55 @@ def test_branches_of_a_step_on_ranks_of_their_own() -> None:
         Move("w", "go", "value", "z", 0, (2,)),
         Move("w", "go", "value", "q", 2, (0,), verb="join"),
     ]
+
+
+def test_what_two_conditions_read_goes_in_any_case() -> None:
+    text = """walk w(%0 x: f32[9]) {
+  %1 y: f32[9] = invoke b.f(%0)
+  when param.on { %2 u: f32[9]? = invoke b.f(%1) } -> (%2 to %3 u_2: f32[9]?)
+  when not param.on { %4 v: f32[9]? = invoke b.f(%1) } -> (%4 to %5 v_2: f32[9]?)
+}
+request r(%0 x: host f32[9]) -> () { call w(%0) }
+"""
+    assert moves(text, "[walks.w]\nu = 1\nv = 1\n") == [Move("w", "", "value", "y", 0, (1,))]
+    assert moves(text, "[walks.w]\nu = 1\n") == [Move("w", "", "value", "y", 0, (1,), when="on")]
+
+
+def test_a_fork_carries_over_to_the_round_after_the_next() -> None:
+    """`d` is what `c` was when the round before began: rank 1 wrote it, and rank 0 reads it in each round but the first two."""
+    text = """walk w(%0 x: i64[]) {
+  loop go times 9 do {
+    %1 y: f32[9] = invoke a.look(%0) reads d
+    fork d from c
+    %2 z: f32[9] = invoke a.step(%0) writes c
+  }
+}
+request r(%0 x: host i64[]) -> () { call w(%0) }
+"""
+    assert moves(text, "[walks.w]\nz = 1\n") == [Move("w", "go", "kv", "d", 1, (0,))]
+
+
+def test_what_moves_once_in_an_inner_loop_moves_in_each_round_of_the_outer_one() -> None:
+    text = """walk w(%0 x: i64[]) {
+  loop out times 9 do {
+    %1 y: f32[9] = invoke a.step(%0) writes c
+    loop go times 9 do { %2 z: f32[9] = invoke a.look(%0) reads c }
+  }
+}
+request r(%0 x: host i64[]) -> () { call w(%0) }
+"""
+    assert moves(text, "[walks.w]\nz = 1\n") == [Move("w", "out", "kv", "c", 0, (1,))]
+
+
+def test_a_context_that_is_dropped_is_empty_everywhere() -> None:
+    text = """walk w(%0 x: i64[]) {
+  %1 y: f32[9] = invoke a.step(%0) writes c
+  drop c
+  %2 z: f32[9] = invoke a.look(%0) reads c
+}
+request r(%0 x: host i64[]) -> () { call w(%0) }
+"""
+    assert moves(text, "[walks.w]\nz = 1\n") == []
 
 
 def test_bytes_name_what_only_a_request_knows() -> None:
@@ -221,3 +270,34 @@ def test_tables_that_cannot_be(toml: str, code: str) -> None:
     given = RANKS if not toml.startswith("walks") else ""
     assert parse_placement(SourceFile("p.toml", given + toml), report) is None
     assert {d.rule.code for d in report.findings()} == {code}
+
+
+JUDGED = """walk w(%0 x: i64[]) {
+  loop go max 9 carry %1 t: i64[] = %0 then %4 -> %5 t_2: i64[] do {
+    %2 y: f32[9] = invoke a.step(%1) writes c
+    %3 eos: f32[9] = invoke b.f(%2)
+    stop %3[0] == 1 with (%1)
+    %4 n: i64[] = sample s(%2) site "n"
+  }
+}
+request r(%0 x: host i64[]) -> () { call w(%0) }
+"""
+
+
+def test_a_rank_that_could_run_on_is_told_what_to_do() -> None:
+    """MC602: the flag is made on rank 1, and rank 0 needs nothing from there to go on."""
+    report = Collector()
+    assert link(plan_of(program(JUDGED)), placed("[place]\nb = 1\n"), Path("p"), report) is None
+    [found] = report.findings()
+    assert (found.rule.code, line_of(found, RANKS + "[place]\nb = 1\n")) == ("MC602", "default = 0")
+    assert "ends by `eos` of rank 1, and rank 0 can begin" in found.message
+    told = '[place]\nb = 1\n[ahead]\n"w.go" = 0\n'
+    _, limits = linked(plan_of(program(JUDGED)), told)
+    assert {d.rule.code for d in limits} == {"MC605"}
+
+
+def test_a_rank_that_waits_anyway_need_not_be_told() -> None:
+    """The draw stands on rank 0, and what rank 1 gets each time comes from there."""
+    text = JUDGED.replace("stop %3[0] == 1 with (%1)", "stop %1 == 3 with (%1)")
+    _, limits = linked(plan_of(program(text)), "[place]\nb = 1\n")
+    assert {d.rule.code for d in limits} == {"MC605"}
