@@ -5,6 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mstarc_runtime.cache.pool import PagedPool
 
 
 class RuntimeFault(Exception):
@@ -57,3 +61,13 @@ class RequestFailed(RuntimeFault):
     def __init__(self, message: str, status: int = 500) -> None:
         super().__init__(message)
         self.status = status
+
+
+class OutOfPages(RequestFailed):
+    """A KV pool has too few free pages, for now or, if even one request alone lacks them, for good (then its plan is wrong)."""
+
+    def __init__(self, wanted: int, pool: PagedPool) -> None:
+        super().__init__(
+            f"the KV cache has no room: {wanted} pages wanted, {pool.free_pages} of {pool.total_pages} are free", 503
+        )
+        self.pool = pool

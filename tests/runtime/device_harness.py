@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.errors import RequestFailed
@@ -111,7 +112,8 @@ async def run(linked: Linked, entry: str, asks: Sequence[Ask], regions: Regions,
                 await asyncio.sleep(0)
         for each in cluster.ranks.values():
             gauges = each.gauges()
-            assert {name: value for name, value in gauges.items() if name != "turns" and value} == {}
+            totals = ("turns", "swap_out_bytes", "swap_in_bytes")
+            assert {name: value for name, value in gauges.items() if name not in totals and value} == {}
         loops = [loop for loop in rank.scheduler.device_loops() if loop is not None]
         assert all(loop.empty() for loop in loops)
         assert not any(loop.state.active.any() for loop in loops)
@@ -153,7 +155,7 @@ def _watch(rank: Rank) -> list[int]:
             name: (c.length, c.position, c.entry_ids.tolist(), len(c.pages) - c.pool.pages_for(c.length))
             for name, c in session.contexts.items()
         }
-        entries = {name: c.pool.data[:, :, c.slots(0, c.length)].cpu().clone() for name, c in session.contexts.items()}
+        entries = {name: _entries(context) for name, context in session.contexts.items()}
         samplers = {name: history.ids.tolist() for name, (_, history) in session.samplers.items()}
         left.setdefault(session.request, {})[run.name] = (contexts, samplers, dict(session.draws), entries)
         ended(run, results)
@@ -167,6 +169,12 @@ def _watch(rank: Rank) -> list[int]:
 
     rank.scheduler._host_loop = counted  # type: ignore[method-assign]
     return host
+
+
+def _entries(context: Context) -> Tensor:
+    """What a context holds, wherever its pages are."""
+    pages = [context.pool.page(page).cpu() for page in context.pages]
+    return torch.cat([context.pool.data[:, :, :0].cpu(), *pages], dim=2)[:, :, : context.length].clone()
 
 
 def assert_same(found: Report, wanted: Report, asks: Sequence[Ask], tolerance: float = 1e-4) -> None:

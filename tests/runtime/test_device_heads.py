@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mstarc_runtime.cache.pool import OutOfPages
 from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions, Run
 from mstarc_runtime.worker.device_row import DeviceRow
 from mstarc_runtime.worker.device_runner import DirectRunner
@@ -69,28 +68,26 @@ async def test_the_host_s_loop_goes_on_behind_a_head(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_row_without_pages_goes_to_the_host_s_loop_while_a_run_is_under_way(
+async def test_a_row_without_room_goes_to_the_host_s_loop_while_a_run_is_under_way(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Rows find no page from some iteration on, in the middle of runs of others: what runs under way tell of them later is not counted."""
+    """Rows may not go on from some iteration on, in the middle of runs of others: what runs under way tell of them later is not counted."""
     rng = random.Random(seed)
     asks = [spoken(rng, max_tokens=rng.choice([20, 45]), ignore_eos=True) for _ in range(6)]
     linked = tiny.speech(capacity=rng.choice([28, 40]))
     wanted = await run(linked, "speech", asks, "host")
-    reserve, hand_over = DeviceRow.reserve, DeviceLoop._hand_over
+    limit, hand_over = DeviceLoop._limit, DeviceLoop._hand_over
     full: dict[int, int] = {}
     listed: list[bool] = []
 
-    def without_pages(row: DeviceRow, until: int) -> None:
-        if until > full.setdefault(row.row.session.request, rng.randrange(2, 18)):
-            raise OutOfPages(1, next(iter(row.written.values())).context.pool)
-        reserve(row, until)
+    def without_room(loop: DeviceLoop, row: DeviceRow, steps: int) -> int:
+        return min(limit(loop, row, steps), full.setdefault(row.row.session.request, rng.randrange(2, 18)))
 
     def noted(loop: DeviceLoop, row: DeviceRow) -> None:
         listed.append(any(row in [other for _, other in each.rows] for each in loop.under_way))
         hand_over(loop, row)
 
-    monkeypatch.setattr(DeviceRow, "reserve", without_pages)
+    monkeypatch.setattr(DeviceLoop, "_limit", without_room)
     monkeypatch.setattr(DeviceLoop, "_hand_over", noted)
     monkeypatch.setattr(DeviceLoop, "_due", lambda loop: True)  # whatever the clock says
     found = await run(linked, "speech", asks, DeviceOptions(LateRunner(3), rng.choice([1, 3, 7]), 1))

@@ -95,12 +95,18 @@ def layout(messages: list[Part]) -> tuple[list[Part], Part]:
 
 
 def speech(
-    pages: int = 200, capacity: int = 64, context: int = 400, bad: int = -1, device: str = "cpu", ranks: int = 1
+    pages: int = 200,
+    capacity: int = 64,
+    context: int = 400,
+    bad: int = -1,
+    device: str = "cpu",
+    ranks: int = 1,
+    swap: int | None = None,
 ) -> Linked:
     """`generated/orpheus`; with two ranks the codec is on the second."""
     return _linked(
         "orpheus",
-        pages,
+        (pages, swap),
         device,
         ranks,
         config={"end": END, "first": FIRST},
@@ -147,7 +153,7 @@ def chat(pages: int = 200, context: int = 400, bad: int = -1, device: str = "cpu
     names = ("temperature", "top_k", "top_p", "repetition_penalty")
     return _linked(
         "ask",
-        pages,
+        (pages, None),
         device,
         1,
         config={"eos": END},
@@ -175,8 +181,9 @@ def _llm(cache: str, bad: int) -> NodeLink:
     )
 
 
-def _linked(model: str, pages: int, device: str, ranks: int, **parts: Any) -> Linked:
-    cache = CacheLink(name="lm", layers=2, heads=4, kv_heads=2, head_dim=6, pages=pages)
+def _linked(model: str, pages: tuple[int, int | None], device: str, ranks: int, **parts: Any) -> Linked:
+    """pages: of the pool, and on the host beside it."""
+    cache = CacheLink(name="lm", layers=2, heads=4, kv_heads=2, head_dim=6, pages=pages[0], swap=pages[1])
     return Linked(
         abi=ABI,
         model=model,

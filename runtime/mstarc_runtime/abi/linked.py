@@ -80,7 +80,9 @@ class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A KV geometry on the ranks that use it. `pages` 0 = sized by the runtime."""
+    """A KV geometry on the ranks that use it. pages of the pool: 0 = sized by the runtime. swap: how many more may lie on the host while the
+    pool is full, None = sized by the runtime.
+    """
 
     name: str
     layers: int
@@ -88,6 +90,7 @@ class CacheLink(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int
     head_dim: int
     pages: int = 0
+    swap: int | None = None
 
 
 class ContextLink(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,12 +91,13 @@ class Loading(Message, frozen=True, tag="loading"):
 
 
 class Ready(Message, frozen=True, tag="ready"):
-    """Weights are loaded and warm. `pools`: cache -> (pages, entries per page)."""
+    """Weights are loaded and warm. `pools`: cache -> (pages, entries per page). `swap`: cache -> pages that may lie on the host beside."""
 
     rank: int
     epoch: int
     abi: int
     pools: dict[str, tuple[int, int]]
+    swap: dict[str, int] = {}
 
 
 class Emitted(Message, frozen=True, tag="emitted"):

@@ -20,7 +20,8 @@ NO_ID = -1  # an entry that stands for no token id (an embedding, a timestep)
 class Context:
     """A sequence of KV entries over a pool. A new one is empty: length 0, position 0, legal to read and to fork.
 
-    `pages` may reach beyond the entries: those are reserved, held by this context alone.
+    `pages` may reach beyond the entries: those are reserved, held by this context alone. Some may lie on the host (`PagedPool.swap_out`);
+    then everything but attention works on the context.
 
     Two contexts of one request with one `history` hold equal entries at equal positions: the same calls wrote both. EMPTY is that of all
     empty ones; every write makes a new one, which only contexts that the same call wrote may share.
@@ -43,7 +44,7 @@ class Context:
         pool = self.pool
         copies = self._shares_last_page() and entries > 0
         wanted = max(0, pool.pages_for(self.length + entries) - len(self.pages)) + copies
-        if wanted > pool.free_pages:
+        if wanted > pool.free_pages and not pool.ask(wanted):
             raise OutOfPages(wanted, pool)
         if copies:
             self._copy_last_page()

@@ -5,6 +5,9 @@ A page holds `page_size` entries of every layer; an entry is one key and one val
 cost O(1) each. On a CPU a page is zeroed when it is handed out, so nothing that an earlier owner left (NaN included) reaches the next
 one; the kernels of a GPU never load what a mask hides, and a page is handed out without work on the device.
 
+A pool may have pages on the host beside its own: `swap_out` moves a page there, `swap_in` back. Such a page keeps its references under
+another number, from `total_pages` on; contexts may fork, share and free it, and only attention must not be asked about it.
+
 Neighbouring pages of a context let attention read them in place instead of gathering, so the pool tries to keep runs together:
 `alloc` takes a page that the caller prefers if it is free, and a fresh run starts far from other runs (bit-reversed order).
 """
@@ -12,25 +15,19 @@ Neighbouring pages of a context let attention read them in place instead of gath
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mstarc_runtime.errors import LoadError, RequestFailed
+from mstarc_runtime.cache.host_pages import HostPages
+from mstarc_runtime.errors import LoadError
+from mstarc_runtime.errors import OutOfPages as OutOfPages
 
 PAGE_SIZE = 16
 PAGE_SIZE_GPU = 64  # a block of the attention kernel
-
-
-class OutOfPages(RequestFailed):
-    """The pool has no page left. Admission reserves the worst case, so a request meets this only if its plan is wrong."""
-
-    def __init__(self, wanted: int, pool: PagedPool) -> None:
-        super().__init__(
-            f"the KV cache has no room: {wanted} pages wanted, {pool.free_pages} of {pool.total_pages} are free", 503
-        )
 
 
 class PoolError(RuntimeError):
@@ -53,6 +50,11 @@ class Geometry:
     def entry_bytes(self, dtype: torch.dtype = torch.float32) -> int:
         """Bytes of one entry: key and value of every layer and KV head."""
         return 2 * self.layers * self.kv_heads * self.head_dim * dtype.itemsize
+
+
+def nobody(wanted: int) -> bool:
+    """`PagedPool.ask` where no request can make room for another."""
+    return False
 
 
 def scattered(count: int) -> list[int]:
@@ -78,7 +80,9 @@ class PagedPool:
     """Pages of one geometry on one device.
 
     `data` is [layers, 2 · kv_heads, pages · page_size, head_dim]: keys in the first kv_heads, values in the others. A *slot* is an
-    index of dim 2: page · page_size + offset. `poison` fills pages with NaN when they are freed, which makes a read after free loud.
+    index of dim 2: page · page_size + offset. `poison` fills pages with NaN (-1 if they hold integers) when they are freed, which
+    makes a read after free loud. `swap`: how many pages may lie on the host. `ask`: called by a context that lacks pages with how many
+    it wants; True once so many are free.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class PagedPool:
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         poison: bool = False,
+        swap: int = 0,
     ) -> None:
         if pages < 1 or page_size < 1:
             raise LoadError(f"a KV pool needs at least one page of one entry, got {pages} pages of {page_size}")
@@ -99,7 +104,12 @@ class PagedPool:
         shape = (geometry.layers, 2 * geometry.kv_heads, pages * page_size, geometry.head_dim)
         self.data: Tensor = _zeros(shape, dtype, torch.device(device))
         self.zeroes = self.data.device.type == "cpu"  # whether readers rely on zeros beyond a context's entries
-        self._refs = [0] * pages
+        self.ask: Callable[[int], bool] = nobody
+        self.swap = swap
+        spare = 1 if swap else 0  # with it, two pages can change places when all others are taken
+        self.total_pages = pages
+        self.host = HostPages(swap + spare, tuple(self.page(0).shape), dtype, pinned=not self.zeroes)
+        self._refs = [0] * (pages + swap + spare)
         self._free = scattered(pages)[::-1]  # a stack
         self._place = [0] * pages  # where a free page is in the stack
         for place, page in enumerate(self._free):
@@ -115,17 +125,19 @@ class PagedPool:
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         poison: bool = False,
+        swap_bytes: int = 0,
     ) -> PagedPool:
-        """A pool of as many pages as fit in `size` bytes. Raises LoadError if that is none."""
+        """A pool of as many pages as fit in `size` bytes, and on the host in `swap_bytes`. Raises LoadError if that is none."""
         page_bytes = page_size * geometry.entry_bytes(dtype)
         if size < page_bytes:
             raise LoadError(f"{size} bytes hold no KV page: one page of {page_size} entries takes {page_bytes} bytes")
-        return cls(geometry, size // page_bytes, page_size=page_size, dtype=dtype, device=device, poison=poison)
+        pages, swap = size // page_bytes, swap_bytes // page_bytes
+        return cls(geometry, pages, page_size=page_size, dtype=dtype, device=device, poison=poison, swap=swap)
 
     @property
-    def total_pages(self) -> int:
-        """Pages of the pool."""
-        return len(self._refs)
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return self.page_size * self.geometry.entry_bytes(self.data.dtype)
 
     @property
     def free_pages(self) -> int:
@@ -142,20 +154,23 @@ class PagedPool:
 
     def alloc(self, prefer: int | None = None) -> int:
         """A page with one reference: `prefer` if it is free, else any. Raises OutOfPages."""
+        page = self._take(prefer)
+        self._refs[page] = 1
+        if self.zeroes:
+            self.page(page).zero_()
+        return page
+
+    def _take(self, prefer: int | None) -> int:
         if not self._free:
             raise OutOfPages(1, self)
-        if prefer is not None and 0 <= prefer < len(self._refs) and self._refs[prefer] == 0:
+        if prefer is not None and 0 <= prefer < self.total_pages and self._refs[prefer] == 0:
             page = prefer
             last = self._free.pop()
             if last != page:  # the top of the stack fills the hole
                 self._free[self._place[page]] = last
                 self._place[last] = self._place[page]
-        else:
-            page = self._free.pop()
-        self._refs[page] = 1
-        if self.zeroes:
-            self.page(page).zero_()
-        return page
+            return page
+        return self._free.pop()
 
     def share(self, page: int) -> None:
         """Add a reference. Raises PoolError if the page is free."""
@@ -169,17 +184,47 @@ class PagedPool:
             raise PoolError(f"page {page} is freed but nobody holds it")
         self._refs[page] -= 1
         if self._refs[page] == 0:
-            if self.poison:
-                self.page(page).fill_(float("nan"))
-            self._place[page] = len(self._free)
-            self._free.append(page)
+            self._give(page)
+
+    def _give(self, page: int) -> None:
+        if self.poison:
+            self.page(page).fill_(float("nan") if self.data.is_floating_point() else -1)
+        if page >= self.total_pages:
+            self.host.give(page - self.total_pages)
+            return
+        self._place[page] = len(self._free)
+        self._free.append(page)
+
+    def swap_out(self, page: int) -> int | None:
+        """Move a page to the host; its number there, None if the host has no room. The device copies when its queue comes to it."""
+        number = self.host.take()
+        if number is None:
+            return None
+        self._move(page, self.total_pages + number)
+        return self.total_pages + number
+
+    def swap_in(self, page: int, prefer: int | None = None) -> int:
+        """Move a page of the host back; its number now, `prefer` if that one is free. Raises OutOfPages."""
+        number = self._take(prefer)
+        self._move(page, number)
+        return number
+
+    @torch.inference_mode()
+    def _move(self, page: int, target: int) -> None:
+        self.page(target).copy_(self.page(page), non_blocking=True)
+        self._refs[target], self._refs[page] = self._refs[page], 0
+        self._give(page)
 
     def page(self, page: int) -> Tensor:
         """The entries of a page, a view [layers, 2 · kv_heads, page_size, head_dim]."""
+        if page >= self.total_pages:
+            return self.host.page(page - self.total_pages)
         return self.data[:, :, page * self.page_size : (page + 1) * self.page_size]
 
     def check_held(self, pages: list[int]) -> None:
-        """Raise PoolError if one of the pages is free (use after free)."""
+        """Raise PoolError if one of the pages is free (use after free) or on the host."""
+        if self.host.used and max(pages, default=0) >= self.total_pages:
+            raise PoolError(f"pages {[page for page in pages if page >= self.total_pages]} are used while they are on the host")
         if 0 in map(self._refs.__getitem__, pages):
             freed = [page for page in pages if self._refs[page] == 0]
             raise PoolError(f"pages {freed} are used after they were freed")

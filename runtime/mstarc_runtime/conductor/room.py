@@ -1,6 +1,8 @@
 """Who may run: reserves the pages a request can need at most, and keeps a short line for those that do not fit now.
 
-Worst case, no preemption: what was let in never runs out of pages. The line is first in, first out; beyond it the answer is 429.
+What the requests that run may need at most fits into each pool and its pages on the host together, and what one of them may need into
+the pool. So the pool itself may run out; a rank then lets the youngest requests wait with their pages on the host, and always finds a
+place for them there (`worker.swap`). The line is first in, first out; beyond it the answer is 429.
 """
 
 from __future__ import annotations
@@ -112,9 +114,13 @@ class Room:
         """(pages, entries per page) of a rank's pool; (0, 1) while the rank is down."""
         return self._ready[rank].pools.get(cache, (0, 1)) if rank in self._ready else (0, 1)
 
+    def _swap(self, rank: int, cache: str) -> int:
+        """Pages that a rank may have on the host beside its pool."""
+        return self._ready[rank].swap.get(cache, 0) if rank in self._ready else 0
+
     def _fits(self, run: RequestRun) -> bool:
         return len(self._held) < MAX_RUNNING and all(
-            self._used.get((rank, cache), 0) + count <= self._pool(rank, cache)[0]
+            self._used.get((rank, cache), 0) + count <= self._pool(rank, cache)[0] + self._swap(rank, cache)
             for (rank, cache), count in run.pages.items()
         )
 

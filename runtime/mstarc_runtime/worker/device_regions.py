@@ -3,9 +3,11 @@
 A run is launched before the results of the one before it were read, so the device never waits for the host. That is sound because a
 row's fate is decided on the device: a row that stops, reaches its bound or fails inside a run does nothing more there, nor in the
 next run. What the host decides holds at the boundaries of runs: who joins, who is dropped because its request is over, and how far
-each row may go (`until`), which covers its credit, its pages, the loop's bound and its contexts' room.
+each row may go (`until`), which covers its credit, its pages, the loop's bound and its contexts' room. Between two launches no row may
+go further than it was expected to come (`until` = `expect`), so pages of any row may be moved then: the copies come after the runs.
 
-A row that cannot go on here (its context or the pool is full) goes to the host's loop, which runs the iteration and says what is wrong.
+A row that cannot go on here (its context is full) goes to the host's loop, which runs the iteration and says what is wrong. A row
+without pages keeps its place and waits for them (`swap`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from mstarc_runtime.worker.regions import Row, end_loop
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank
     from mstarc_runtime.worker.streams import StreamOut
+    from mstarc_runtime.worker.swap import Swap
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 UNROLL = 7
@@ -220,8 +223,11 @@ class DeviceLoop:
     def _let_in(self) -> None:
         """Rows that wait take free slots."""
         entrants: list[Entrant] = []
+        full = self.rank.full()
         while self.waiting and len(self.rows) < self.state.rows:
             row, carry = self.waiting.popleft()
+            if full and row.run.alive and self._waits(row, carry):
+                continue
             if row.iteration >= row.until:
                 end_loop(self.rank, self.name, row, carry, "max")
                 continue
@@ -235,6 +241,18 @@ class DeviceLoop:
         if entrants:
             self._put(entrants)
             self._since = 0
+
+    def _waits(self, row: Row, carry: tuple[Any, ...]) -> bool:
+        """Whether the request has to wait for pages before it can have a slot."""
+        swap = self.rank.held_up(row.run)
+        if swap is not None:
+            row.run.waiting = f"pages for loop {row.wait.label}"
+            swap.wait(row.session, lambda: self._join_again(row, carry))
+        return swap is not None
+
+    def _join_again(self, row: Row, carry: tuple[Any, ...]) -> None:
+        self.join(row, carry)
+        self.rank.scheduler.ready(self)
 
     def _put(self, entrants: Sequence[Entrant]) -> None:
         """Write the rows of requests. One whose values do not fit its row fails alone."""
@@ -301,20 +319,48 @@ class DeviceLoop:
 
     def _promise(self, steps: int) -> bool:
         """Say how far every row may go in the next run, and reserve what that needs. Whether any row can move."""
-        moves = False
+        full = self.rank.full()
         for row in list(self.rows.values()):
+            swap = self.rank.held_up(row.row.run) if full else None
+            if swap is not None:
+                self._await_pages(row, swap)
+                continue
             until = self._limit(row, steps)
-            while until > row.until:
-                try:
-                    row.reserve(until)
-                    row.until = until
-                except OutOfPages:
-                    until = row.expect + 1 if until > row.expect + 1 else row.until
-            if row.until > row.expect:
-                moves = True
+            if until > row.until:
+                self._reserve(row, until)
             elif row.settled() and not row.parked:
                 self._stall(row)
-        return moves
+        if self.rank.full():  # pages of a row may have been taken for an older one that came later
+            for row in self.rows.values():
+                if self.rank.held_up(row.row.run) is not None:
+                    row.until = row.expect
+        return any(row.until > row.expect for row in self.rows.values())
+
+    def _reserve(self, row: DeviceRow, until: int) -> None:
+        """Let the row go on before `until`, or less far, as there are pages; if there are none, it waits for them."""
+        try:
+            row.reserve(until)
+            row.until = until
+            return
+        except OutOfPages as error:
+            lacking = error
+        for goal in dict.fromkeys((until, row.expect + 1)):
+            try:
+                with self.rank.asking(row.row.run):
+                    row.reserve(goal)
+                row.until = goal
+                return
+            except OutOfPages as error:
+                lacking = error
+        if not row.parked:
+            self._await_pages(row, self.rank.swap_of(lacking.pool))
+
+    def _await_pages(self, row: DeviceRow, swap: Swap) -> None:
+        """A row whose request waits for pages; one that waits for credit is looked at again when that has come."""
+        if not row.parked:
+            row.parked = True
+            row.row.run.waiting = f"pages for loop {row.row.wait.label}"
+            swap.wait(row.row.session, lambda: self._unpark(row))
 
     def _limit(self, row: DeviceRow, steps: int) -> int:
         """The iteration before which the row may run, by the loop's bound, its credit, and the declared max of its contexts."""
@@ -361,9 +407,14 @@ class DeviceLoop:
         """Queue one run behind the work of the device."""
         bucket = self._gather_rows()
         until, heads = torch.zeros(2, bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
+        full = self.rank.full()
         for slot, row in self.rows.items():
             until[slot], heads[slot] = row.until, min(row.until + 1, self._paid(row))
             row.expect = min(row.expect + steps, row.until)
+            if full and self.rank.held_up(row.row.run) is not None:
+                continue  # it does not run, and its pages may be on the host
+            if row.moved != row.row.session.moved:
+                self._show_pages(slot, row)
             for name, written in row.written.items():
                 if written.shown != (slot, len(written.context.pages)):
                     written.shown = (slot, len(written.context.pages))
@@ -378,6 +429,12 @@ class DeviceLoop:
         fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *to_host])
         self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept, bucket, steps, time.monotonic()))
         self._since += steps
+
+    def _show_pages(self, slot: int, row: DeviceRow) -> None:
+        """Pages of the row's request have moved: tell the device where those of all its contexts are."""
+        row.moved = row.row.session.moved
+        for name, slots in self.state.contexts.items():
+            slots.set_pages(slot, row.row.session.contexts[name].pages)
 
     def _settle(self, run: Run) -> None:
         """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""

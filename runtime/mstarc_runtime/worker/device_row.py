@@ -40,18 +40,19 @@ class Written:
 class DeviceRow:
     """A row at `slot`, in the loop since iteration `start`.
 
-    until: the iteration before which it may run, all that needs is reserved; expect: the iteration it has reached after the runs
+    moved: of its session, when the device was told where the pages of its contexts are; until: the iteration before which it may run, all that needs is reserved; expect: the iteration it has reached after the runs
     under way if it does not end in them; `row.iteration` is what results have shown.
     """
 
-    __slots__ = ("done", "drawn", "expect", "parked", "row", "sites", "slot", "start", "until", "written")
+    __slots__ = ("done", "drawn", "expect", "moved", "parked", "row", "sites", "slot", "start", "until", "written")
 
     def __init__(self, row: Row, slot: int, written: dict[str, Written]) -> None:
         self.row, self.slot, self.written = row, slot, written
         self.start = self.until = self.expect = row.iteration
+        self.moved = row.session.moved
         self.drawn: dict[str, list[int]] = {}  # by sampler
         self.sites: dict[str, int] = {}  # executions by site
-        self.parked = False  # a stream will wake the loop for this row
+        self.parked = False  # a stream, or the waiting line of a pool, will wake the loop for this row
         self.done = False  # it has left or was handed over: what a run under way tells of it is nothing new
 
     def settled(self) -> bool:

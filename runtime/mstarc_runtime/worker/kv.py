@@ -13,13 +13,14 @@ import torch
 from mstarc_runtime.abi.formula import Formula, evaluate
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 from mstarc_runtime.cache.contexts import Context
-from mstarc_runtime.cache.pool import PAGE_SIZE_GPU, Geometry, PagedPool
+from mstarc_runtime.cache.pool import PAGE_SIZE, PAGE_SIZE_GPU, Geometry, PagedPool
 from mstarc_runtime.engines.op_graphs import Capture, FixedOp, OpGraph
 from mstarc_runtime.engines.ragged_graphs import RaggedGraph, RaggedOp
 from mstarc_runtime.engines.transformer import Call, Graph, OpSpec, TransformerEngine
-from mstarc_runtime.errors import describe
+from mstarc_runtime.errors import OutOfPages, describe
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.handed import handed_count
+from mstarc_runtime.worker.swap import Swap
 
 if TYPE_CHECKING:
     from mstarc_runtime.loading import Progress
@@ -35,6 +36,7 @@ DTYPES = {
 }  # fmt: skip
 POOL_BYTES = 2 << 30  # the most one pool takes on a host
 POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
+SWAP_SHARE = 0.25  # of the host's memory that is free at start-up, for pages of full pools; no pool takes more than it has pages
 POOL_SHARE_GPU = 0.8  # of what the weights left on a GPU, for all pools of its ranks together; the rest is for activations and graphs
 
 
@@ -49,9 +51,9 @@ class TransformerOps:
     def __init__(self, linked: Linked, nodes: Sequence[NodeLink], device: str = "cpu") -> None:
         """Made after the rank's weights were loaded: the pools take their share of the memory that is left."""
         used = [cache for cache in linked.caches if any(node.cache == cache.name for node in nodes)]
-        self._pools = {
-            cache.name: _pool(cache, torch.device(device), len(used), _sharing(linked, device)) for cache in used
-        }
+        ranks = _sharing(linked, device)
+        self._pools = {cache.name: _pool(cache, torch.device(device), len(used), ranks) for cache in used}
+        self.swaps = {name: Swap(name, pool) for name, pool in self._pools.items()}
         self._engines = {name: TransformerEngine(pool) for name, pool in self._pools.items()}
         self._cache_of = {context.name: context.cache for context in linked.contexts}
         self._contexts_of = {
@@ -125,6 +127,14 @@ class TransformerOps:
         """An empty context of that name's cache."""
         return Context(self._pools[self._cache_of[name]])
 
+    def swaps_of(self, bound: BoundOp) -> tuple[Swap, ...]:
+        """The waiting lines of the pools that a call of the op may read or write."""
+        return tuple(self.swaps.values()) if bound.link.cross else (self.swaps[bound.node.cache],)
+
+    def swap_of(self, context: str) -> Swap | None:
+        """The waiting line of a context's pool; None if no op of this rank uses its cache."""
+        return self.swaps.get(self._cache_of[context])
+
     def pool_of(self, context: str) -> PagedPool:
         """The pool of a context."""
         return self._pools[self._cache_of[context]]
@@ -141,12 +151,15 @@ class TransformerOps:
         places: Sequence[Place],
         handed: Handed,
     ) -> list[Any]:
-        """One result per request; ABSENT where its context is switched off, None where the call takes nothing.
+        """One result per request; ABSENT where its context is switched off, None where the call takes nothing. Raises OutOfPages.
 
         Contexts with one history are run once: of two rows that are one call but for such contexts, the second takes the result of the
         first; a call that writes two writes one, and the other becomes its fork.
         """
         link, cache = bound.link, bound.node.cache
+        for swap in self.swaps_of(bound):
+            if swap.waiting and any(swap.away(session) for session in sessions):
+                raise OutOfPages(0, swap.pool)
         outcomes: list[Any] = [ABSENT] * len(rows)
         calls: list[Call] = []
         rows_of: list[int] = []
@@ -236,10 +249,18 @@ class TransformerOps:
         """cache -> (pages, entries per page)."""
         return {name: (pool.total_pages, pool.page_size) for name, pool in self._pools.items()}
 
+    def swap_pages(self) -> dict[str, int]:
+        """cache -> pages that may lie on the host."""
+        return {name: pool.swap for name, pool in self._pools.items()}
+
     def gauges(self) -> dict[str, float]:
-        """Pages in use, per cache and in all."""
+        """Pages in use, per cache and in all; who waits for pages, and what lies on the host, in all."""
         used = {f"pages_{name}": float(pool.total_pages - pool.free_pages) for name, pool in self._pools.items()}
-        return {**used, "pages": sum(used.values())}
+        swapped = {"swap_waiting": 0.0, "swap_bytes": 0.0, "swap_out_bytes": 0.0, "swap_in_bytes": 0.0}
+        for swap in self.swaps.values():
+            for name, value in swap.gauges().items():
+                swapped[name] += value
+        return {**used, "pages": sum(used.values()), **swapped}
 
 
 def _has_fixed_rules(bound: BoundOp) -> bool:
@@ -282,14 +303,19 @@ def _sharing(linked: Linked, device: str) -> int:
 
 
 def _pool(cache: CacheLink, device: torch.device, pools: int, ranks: int) -> PagedPool:
-    """A cache's pool: in f32 on a host; in bf16 on a GPU, which its share of the free memory fills."""
+    """A cache's pool: in f32 on a host; in bf16 on a GPU, which its share of the free memory fills.
+
+    As many pages again may lie on the host, as far as their share of its memory goes.
+    """
     geometry = Geometry(cache.layers, cache.heads, cache.kv_heads, cache.head_dim)
-    if device.type == "cuda":
-        dtype, page_size = torch.bfloat16, PAGE_SIZE_GPU
-        size = int(torch.cuda.mem_get_info(device)[0] * POOL_SHARE_GPU / pools / ranks)
-        if cache.pages:
-            return PagedPool(geometry, cache.pages, page_size=page_size, dtype=dtype, device=device)
-        return PagedPool.from_bytes(geometry, size, page_size=page_size, dtype=dtype, device=device)
+    free, cuda = free_bytes(), device.type == "cuda"
+    dtype, page_size = (torch.bfloat16, PAGE_SIZE_GPU) if cuda else (torch.float32, PAGE_SIZE)
+    page = page_size * geometry.entry_bytes(dtype)
     if cache.pages:
-        return PagedPool(geometry, cache.pages)
-    return PagedPool.from_bytes(geometry, min(POOL_BYTES, int(free_bytes() * POOL_SHARE / pools)))
+        size = cache.pages * page
+    elif cuda:
+        size = int(torch.cuda.mem_get_info(device)[0] * POOL_SHARE_GPU / pools / ranks)
+    else:
+        size = min(POOL_BYTES, int(free * POOL_SHARE / pools))
+    swap = min(size, int(free * SWAP_SHARE / pools / ranks)) if cache.swap is None else cache.swap * page
+    return PagedPool.from_bytes(geometry, size, page_size=page_size, dtype=dtype, device=device, swap_bytes=swap)

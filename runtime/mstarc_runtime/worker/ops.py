@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink, WalkLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
 from mstarc_runtime.checkpoints import bound_by, names_in, resolve
-from mstarc_runtime.errors import LoadError, meant
+from mstarc_runtime.errors import LoadError, OutOfPages, meant
 from mstarc_runtime.loading import Progress, load_components
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.draws import Draws
     from mstarc_runtime.worker.kv import TransformerOps
     from mstarc_runtime.worker.session import Session
+    from mstarc_runtime.worker.swap import Swap
 
 Needed = TypeVar("Needed")
 
@@ -174,7 +176,8 @@ class OpTable:
     # -------------------------------------------------------------------------------------------------------------- calls
 
     def call_rows(self, op: str, calls: Sequence[tuple[Session, CallWait]]) -> list[Any]:
-        """One outcome per call: the op's result (a tuple if it has several), or the exception it raised.
+        """One outcome per call: the op's result (a tuple if it has several), or the exception it raised. After OutOfPages the call is to
+        be made again when the request's turn has come: see `swap`.
 
         The calls are of one walk, as far as an op draws: `fits` sees to it.
         """
@@ -185,9 +188,15 @@ class OpTable:
             places = [Place(wait.writes, wait.reads, _same_call(session, wait)) for session, wait in calls]
             return self._run(bound, first.walk, sessions, rows, places, first.only)
         except Exception as error:
-            if len(calls) == 1:
+            if len(calls) == 1 and not isinstance(error, OutOfPages):
                 return [error]
-        return [self.call_rows(op, [call])[0] for call in calls]
+        outcomes: list[Any] = []
+        for (session, wait), row, place in zip(calls, rows, places, strict=True):
+            try:
+                outcomes.append(self._alone(bound, first.walk, session, row, place, wait.only, force=False))
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
 
     def call_batch(
         self,
@@ -200,7 +209,10 @@ class OpTable:
         only: tuple[int, ...] | None,
         errors: list[tuple[int, BaseException]],
     ) -> Any:
-        """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`."""
+        """A call from a region: columns are batched. A row that fails gets zeros and an entry in `errors`.
+
+        If a pool is full, the rows are called one by one, and others make room for each.
+        """
         bound, place = self._ops[op], Place(writes, reads)
         columns = tuple(None if column is ABSENT else column for column in columns)
         if bound.arrays == "numpy":
@@ -217,13 +229,13 @@ class OpTable:
             rows = _rows(columns, len(sessions))
             return self._stack(self._run(bound, walk, sessions, rows, [place] * len(rows), only))
         except Exception as error:
-            if len(sessions) == 1:
+            if len(sessions) == 1 and not isinstance(error, OutOfPages):
                 errors.append((0, error))
                 return None
         outcomes: list[Any] = []
         for i, (session, row) in enumerate(zip(sessions, rows or _rows(columns, len(sessions)), strict=True)):
             try:
-                outcomes.append(self._run(bound, walk, [session], [row], [place], only)[0])
+                outcomes.append(self._alone(bound, walk, session, row, place, only, force=True))
             except Exception as error:
                 errors.append((i, error))
                 outcomes.append(None)
@@ -233,6 +245,22 @@ class OpTable:
             if good is None
             else self._stack([self._zeros(good) if outcome is None else outcome for outcome in outcomes])
         )
+
+    def _alone(
+        self,
+        bound: BoundOp,
+        walk: str,
+        session: Session,
+        row: tuple[Any, ...],
+        place: Place,
+        only: tuple[int, ...] | None,
+        force: bool,
+    ) -> Any:
+        """One call, for which others make room if a pool is full (`Swap.asking`). Raises what it raises, OutOfPages too."""
+        with ExitStack() as stack:
+            for swap in self.swaps_of(bound.name):
+                stack.enter_context(swap.asking(session, force))
+            return self._run(bound, walk, [session], [row], [place], only)[0]
 
     def _run(
         self,
@@ -342,6 +370,19 @@ class OpTable:
         """The pool of a context."""
         return self.transformers.pool_of(context)
 
+    @property
+    def swaps(self) -> tuple[Swap, ...]:
+        """The waiting lines of this rank's pools."""
+        return () if self._transformers is None else tuple(self._transformers.swaps.values())
+
+    def swaps_of(self, op: str) -> tuple[Swap, ...]:
+        """Those of the pools that an op may use."""
+        return self.transformers.swaps_of(self._ops[op]) if self._is_transformer(op) else ()
+
+    def swap_of(self, context: str) -> Swap | None:
+        """That of the pool of a context; None if it is on no pool of this rank."""
+        return None if self._transformers is None else self._transformers.swap_of(context)
+
     def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
         """Standard normals [B, *dims], drawn in f32; keys are (seed, walk/site, j), so that no batch or rank changes them."""
         keys = [DrawKey(session.seed, site, session.next_draw(site)) for session, site in sites]
@@ -355,6 +396,10 @@ class OpTable:
     def pools(self) -> dict[str, tuple[int, int]]:
         """cache -> (pages, entries per page)."""
         return self._transformers.pools() if self._transformers is not None else {}
+
+    def swap_pages(self) -> dict[str, int]:
+        """cache -> pages that may lie on the host."""
+        return self._transformers.swap_pages() if self._transformers is not None else {}
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mstarc_runtime.abi.linked import LoopLink
+from mstarc_runtime.errors import OutOfPages
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.regions import RegionLoop, Row, Rows
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, ParallelWait, SendWait, TakeWait
@@ -19,6 +20,7 @@ from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, Parallel
 if TYPE_CHECKING:
     from mstarc_runtime.worker.device_regions import DeviceLoop
     from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.swap import Swap
     from mstarc_runtime.worker.walks import WalkRun
 
 log = logging.getLogger("mstarc.worker")
@@ -53,33 +55,41 @@ class Answers:
         return self.left == 0
 
 
+Waiting: TypeAlias = "tuple[WalkRun, CallWait, Answers | None, int]"
+
+
 class CallGroup:
     """Calls of one op that wait; one of a `parallel` with its place among that one's answers."""
 
     def __init__(self, rank: Rank, op: str) -> None:
         self.rank = rank
         self.name = op
-        self.queue: deque[tuple[WalkRun, CallWait, Answers | None, int]] = deque()
+        self.queue: deque[Waiting] = deque()
+        self._swaps = rank.ops.swaps_of(op)
 
     def has_work(self) -> bool:
         return bool(self.queue)
 
     def turn(self) -> None:
         most = self.rank.ops.most_rows(self.name)
-        taken: list[tuple[WalkRun, CallWait, Answers | None, int]] = []
+        full = [swap for swap in self._swaps if swap.waiting]
+        taken: list[Waiting] = []
         while self.queue and len(taken) < most:
             first = self.queue[0]
             if taken and not self._together(taken[0], first):
                 break
             self.queue.popleft()
-            if first[0].alive:
+            if first[0].alive and not (full and self._held_up(first, full)):
                 taken.append(first)
         if not taken:
             return
         with self.rank.queue_of(taken[0][0].name):
             outcomes = self.rank.ops.call_rows(self.name, [(run.session, wait) for run, wait, _, _ in taken])
-        for (run, _, answers, place), outcome in zip(taken, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
+        for waiting, outcome in zip(taken, outcomes, strict=True):
+            run, _, answers, place = waiting
+            if isinstance(outcome, OutOfPages):
+                self._wait(waiting, self.rank.swap_of(outcome.pool))
+            elif isinstance(outcome, BaseException):
                 if run.alive:  # not yet ended by another call of the same `parallel`
                     self.rank.fail(run, outcome)
             elif answers is None:
@@ -87,7 +97,24 @@ class CallGroup:
             elif answers.put(place, outcome):
                 self.rank.scheduler.resume_later(run, tuple(answers.values))
 
-    def _together(self, one: tuple[WalkRun, CallWait, Any, int], other: tuple[WalkRun, CallWait, Any, int]) -> bool:
+    def _held_up(self, call: Waiting, full: Sequence[Swap]) -> bool:
+        """Whether the call has to wait for pages."""
+        for swap in full:
+            if swap.holds_up(call[0].session):
+                self._wait(call, swap)
+                return True
+        return False
+
+    def _wait(self, call: Waiting, swap: Swap) -> None:
+        call[0].waiting = f"pages for op {self.name}"
+        swap.wait(call[0].session, lambda: self.put(call))
+
+    def put(self, call: Waiting) -> None:
+        """One more call that can be made."""
+        self.queue.append(call)
+        self.rank.scheduler.ready(self)
+
+    def _together(self, one: Waiting, other: Waiting) -> bool:
         """Whether two calls may share a batch."""
         consumers = self.rank.consumers
         return (one[0].name in consumers) == (other[0].name in consumers) and self.rank.ops.fits(one[1], other[1])
@@ -162,14 +189,20 @@ class Scheduler:
     def turn(self) -> None:
         """Resume what can go on, then run one turn of the group that has been ready longest."""
         self._resume_all()
-        if not self._ready:
-            return
-        group = self._ready.popleft()
-        self._queued.discard(id(group))
-        group.turn()
-        self._resume_all()
-        if group.has_work():
-            self.ready(group)
+        if self._ready:
+            group = self._ready.popleft()
+            self._queued.discard(id(group))
+            group.turn()
+            self._resume_all()
+            if group.has_work():
+                self.ready(group)
+        self.let_go_on()
+
+    def let_go_on(self) -> None:
+        """Whoever waits for pages may find them now."""
+        for swap in self.rank.swaps:
+            if swap.waiting:
+                swap.turn()
 
     # -------------------------------------------------------------------------------------------------------- coroutines
 
@@ -240,9 +273,10 @@ class Scheduler:
                 raise TypeError(f"walk {run.name} yielded {wait!r}, which no verb gives")
 
     def _queue(self, run: WalkRun, call: CallWait, answers: Answers | None, place: int) -> None:
-        group = self._calls.setdefault(call.op, CallGroup(self.rank, call.op))
-        group.queue.append((run, call, answers, place))
-        self.ready(group)
+        group = self._calls.get(call.op)
+        if group is None:
+            group = self._calls[call.op] = CallGroup(self.rank, call.op)
+        group.put((run, call, answers, place))
 
     def _join(self, run: WalkRun, wait: LoopWait) -> None:
         """Enter the loop."""

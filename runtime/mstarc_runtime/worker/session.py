@@ -51,6 +51,7 @@ class Session:
         self.ended: set[int] = set()  # runs that ended well
         self.held: dict[int, list[Start]] = {}  # run -> starts that begin when it has ended well
         self.alive = True
+        self.moved = 0  # how often a page of its contexts got another number
         self.broken: BaseException | None = None  # why no walk of the request can run here any more
 
     def context(self, name: str) -> Any | None:

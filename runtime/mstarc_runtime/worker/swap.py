@@ -1,0 +1,203 @@
+"""A full KV pool: who waits, and whose pages lie on the host meanwhile.
+
+Requests are let in while what they may need at most fits into the pool and its pages on the host together (`conductor.room`), so a pool
+may run out. Then the oldest requests go on, and the youngest wait: whoever lacks pages takes them from the youngest request that is
+younger than itself, page by page, and the pages go to the host. A request some of whose pages were taken, or that found nobody to take
+from, is in the `waiting` line of the pool. It makes no call on the pool, and nor does any younger one, until its turn comes: from the
+oldest on, each takes its pages back (from still younger ones if need be) and goes on, its contexts holding what they held, perhaps on
+other pages. Nothing of it is recomputed, so what it has streamed stays true. "Old" is the number of the request, the same on all ranks.
+
+Calls are looked at where they begin: a call of a coroutine, an iteration of the host's loop, a run of a device loop. Within an iteration
+of the host's loop nobody can be left out any more; there the calls on a full pool are made one request after the other, and each may
+take pages from any other, which has them back before its own call.
+
+Why it never locks up. Let the pool have D pages and H on the host, and W_r be what request r may need at most, W_r <= D and
+sum(W) <= D + H. The oldest request waits for no younger one: all that is not its own may be taken, page by page. That needs a place
+on the host, and there is one: with H + 1 places (`PagedPool` has a spare one), a pool without a free page and a host without a free
+place would hold D + H + 1 pages, more than sum(W). So the oldest has its pages at once, on every rank, and goes on as if it were alone;
+it ends, or its deadline ends it, and the next is the oldest. Younger requests come after finitely many. Only a request that
+needs more than its plan said finds no room although it is the oldest; it fails, and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mstarc_runtime.errors import OutOfPages
+
+if TYPE_CHECKING:
+    from mstarc_runtime.cache.contexts import Context
+    from mstarc_runtime.cache.pool import PagedPool
+    from mstarc_runtime.worker.session import Session
+
+log = logging.getLogger("mstarc.worker")
+
+Waker = Callable[[], None]
+TELL_S = 60.0  # between two warnings that a pool is full
+
+
+class Swap:
+    """The waiting line of one pool. `sessions`: those of the rank, by request; `fail`: ends one."""
+
+    def __init__(self, cache: str, pool: PagedPool) -> None:
+        self.cache, self.pool = cache, pool
+        self.sessions: Mapping[int, Session] = {}
+        self.fail: Callable[[Session, BaseException], None] = lambda session, error: None
+        self.waiting: dict[int, list[Waker]] = {}  # request -> what goes on when its turn has come
+        self.out_bytes = self.in_bytes = 0  # moved since the start
+        self._lacks: dict[int, int] = {}  # request -> pages that its call needs beside those it holds
+        self._guest: Session | None = None  # may call although it waits
+        self._told = -TELL_S
+
+    # ------------------------------------------------------------------------------------------------------------ callers
+
+    def holds_up(self, session: Session) -> bool:
+        """Whether the request must not begin a call now; then it is to `wait`. Asked while somebody is waiting."""
+        return session.request >= min(self.waiting)
+
+    def away(self, session: Session) -> bool:
+        """Whether pages of the request may be on the host. Asked while somebody is waiting."""
+        return session.request in self.waiting and session is not self._guest
+
+    def wait(self, session: Session, wake: Waker) -> None:
+        """Call `wake` when the request's turn has come."""
+        self._line_up(session).append(wake)
+
+    @contextmanager
+    def asking(self, session: Session, force: bool = False) -> Iterator[None]:
+        """Inside, a context of the request that lacks pages takes them from younger ones; `force`: from any other.
+
+        Raises OutOfPages if the request is away, or `force` cannot bring it back.
+        """
+        if self.waiting and self.away(session) and not (force and self._bring(session, force)):
+            raise OutOfPages(self._lacks.get(session.request, 0), self.pool)
+        held = len(self._held(session))
+
+        def ask(wanted: int) -> bool:
+            if self._make_room(session, wanted, force):
+                return True
+            self._lacks[session.request] = wanted + len(self._held(session)) - held
+            return False
+
+        before = self.pool.ask, self._guest
+        self.pool.ask, self._guest = ask, session
+        try:
+            yield
+        finally:
+            self.pool.ask, self._guest = before
+
+    def turn(self) -> None:
+        """Let go on, from the oldest, whoever finds room. Called when pages may have become free, and somebody is waiting."""
+        while self.waiting:
+            request = min(self.waiting)
+            session = self.sessions.get(request)
+            if session is None:
+                self.forget(request)
+            elif self._bring(session):
+                wakers = self.waiting[request]
+                self.forget(request)
+                for wake in wakers:
+                    wake()
+            elif any(other.request < request and self._held(other) for other in self.sessions.values()):
+                return
+            else:
+                error = OutOfPages(self._lacks.get(request, 0), self.pool)
+                self.forget(request)
+                self.fail(session, error)
+
+    def forget(self, request: int) -> None:
+        """The request waits no more, or is over."""
+        self.waiting.pop(request, None)
+        self._lacks.pop(request, None)
+
+    def gauges(self) -> dict[str, float]:
+        """Requests that wait, bytes on the host, and bytes moved since the start."""
+        return {
+            "swap_waiting": float(len(self.waiting)),
+            "swap_bytes": float(self.pool.host.used * self.pool.page_bytes),
+            "swap_out_bytes": float(self.out_bytes),
+            "swap_in_bytes": float(self.in_bytes),
+        }
+
+    # -------------------------------------------------------------------------------------------------------------- pages
+
+    def _held(self, session: Session) -> dict[int, list[tuple[Context, int]]]:
+        """The request's pages of this pool, and where in its contexts each of them is: forks share pages."""
+        found: dict[int, list[tuple[Context, int]]] = {}
+        for context in session.contexts.values():
+            if context.pool is self.pool:
+                for index, page in enumerate(context.pages):
+                    found.setdefault(page, []).append((context, index))
+        return found
+
+    def _make_room(self, session: Session, wanted: int, force: bool) -> bool:
+        """Free pages for a request until `wanted` are free: those of the youngest others first, of younger ones only without `force`."""
+        for request in sorted(self.sessions, reverse=True):
+            if self.pool.free_pages >= wanted or (request < session.request and not force):
+                break
+            if request != session.request and not self._take_from(self.sessions[request], wanted):
+                break
+        return self.pool.free_pages >= wanted
+
+    def _take_from(self, victim: Session, wanted: int) -> bool:
+        """Move pages of a request to the host until `wanted` are free, the last ones first. False once the host is full.
+
+        A page that somebody else holds too stays.
+        """
+        moved = 0
+        room = True
+        for page, holders in reversed(self._held(victim).items()):
+            if self.pool.free_pages >= wanted:
+                break
+            if page < self.pool.total_pages and self.pool.refs(page) == len(holders):
+                number = self.pool.swap_out(page)
+                if number is None:
+                    room = False
+                    break
+                self._put(victim, holders, number)
+                moved += 1
+        if moved:
+            self._line_up(victim)
+            self.out_bytes += moved * self.pool.page_bytes
+        return room
+
+    def _bring(self, session: Session, force: bool = False) -> bool:
+        """Move the request's pages back and have free what its call lacks. False if there is no room; then little has moved."""
+        lacks = self._lacks.get(session.request, 0)
+        away = [(page, held) for page, held in self._held(session).items() if page >= self.pool.total_pages]
+        if not force and len(away) + lacks > self.pool.free_pages + self._younger(session):
+            return False
+        while away:
+            self._make_room(session, len(away) + lacks, force)
+            if not self.pool.free_pages:
+                return False
+            while away and self.pool.free_pages:
+                page, holders = away.pop(0)
+                context, index = holders[0]
+                before = context.pages[index - 1] + 1 if index else None
+                self._put(session, holders, self.pool.swap_in(page, before))
+                self.in_bytes += self.pool.page_bytes
+        return self._make_room(session, lacks, force)
+
+    def _younger(self, session: Session) -> int:
+        """Pages of the pool that younger requests hold."""
+        others = (other for other in self.sessions.values() if other.request > session.request)
+        return sum(page < self.pool.total_pages for other in others for page in self._held(other))
+
+    @staticmethod
+    def _put(session: Session, holders: list[tuple[Context, int]], page: int) -> None:
+        for context, index in holders:
+            context.pages[index] = page
+        session.moved += 1
+
+    def _line_up(self, session: Session) -> list[Waker]:
+        if session.request not in self.waiting:
+            log.info("request %d waits for pages of KV cache `%s`", session.request, self.cache)
+            if time.monotonic() >= self._told + TELL_S:
+                self._told = time.monotonic()
+                log.warning("the KV cache `%s` is full: the youngest requests wait, their pages on the host", self.cache)
+        return self.waiting.setdefault(session.request, [])
