@@ -157,16 +157,12 @@ class HashOps:
         key = DrawKey(session.seed, walk, name, session.next_draw(site))
         return self.machine.sample(logits, SamplerState(sampler, {"temperature": 0.8}, (), ()), key)
 
-    swaps: tuple[Any, ...] = ()
+    @property
+    def swaps(self) -> dict[str, Any]:
+        return {}
 
     def swaps_of(self, op: str) -> tuple[Any, ...]:
         return ()
-
-    def swap_of(self, context: str) -> Any:
-        return None
-
-    def swap_pages(self) -> dict[str, int]:
-        return {}
 
     def pools(self) -> dict[str, tuple[int, int]]:
         return {cache.name: (10**6, 16) for cache in self.linked.caches}

@@ -34,17 +34,17 @@ class PagedHashOps(HashOps):
         geometry = Geometry(1, 1, 1, 1)
         self.pool = PagedPool(geometry, pages, page_size=PAGE, dtype=torch.int64, poison=True, swap=swap)
         self.swap = Swap("kv", self.pool)
-        self.swaps = (self.swap,)
         self._in_region = False
 
     def new_context(self, name: str) -> Any:
         return Context(self.pool)
 
-    def swaps_of(self, op: str) -> tuple[Any, ...]:
-        return self.swaps if self._links[op][0] == "transformer" else ()
+    @property
+    def swaps(self) -> dict[str, Any]:
+        return {"kv": self.swap}
 
-    def swap_of(self, context: str) -> Any:
-        return self.swap
+    def swaps_of(self, op: str) -> tuple[Any, ...]:
+        return (self.swap,) if self._links[op][0] == "transformer" else ()
 
     def call_rows(self, op: str, calls: Sequence[tuple[Any, Any]]) -> list[Any]:
         outcomes: list[Any] = []

@@ -80,8 +80,8 @@ class NodeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A KV geometry on the ranks that use it. pages of the pool: 0 = sized by the runtime. swap: how many more may lie on the host while the
-    pool is full, None = sized by the runtime.
+    """A KV geometry on the ranks that use it. pages of the pool, 0 = sized by the runtime; swap: how many more may lie on the host while
+    the pool is full, None = sized by the runtime.
     """
 
     name: str

@@ -224,7 +224,9 @@ class PagedPool:
     def check_held(self, pages: list[int]) -> None:
         """Raise PoolError if one of the pages is free (use after free) or on the host."""
         if self.host.used and max(pages, default=0) >= self.total_pages:
-            raise PoolError(f"pages {[page for page in pages if page >= self.total_pages]} are used while they are on the host")
+            raise PoolError(
+                f"pages {[page for page in pages if page >= self.total_pages]} are used while they are on the host"
+            )
         if 0 in map(self._refs.__getitem__, pages):
             freed = [page for page in pages if self._refs[page] == 0]
             raise PoolError(f"pages {freed} are used after they were freed")

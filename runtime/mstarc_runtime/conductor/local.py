@@ -61,7 +61,7 @@ class LocalCluster:
             except RuntimeFault as error:
                 on_message(link.rank, Fatal(link.rank, str(error)))
                 return
-            on_message(link.rank, Ready(link.rank, 1, ABI, ops.pools(), ops.swap_pages()))
+            on_message(link.rank, Ready(link.rank, 1, ABI, ops.pools(), self.ranks[link.rank].swaps.pages()))
         self._task = asyncio.create_task(self._run(), name="local ranks")
         self._task.add_done_callback(self._report_death)
 

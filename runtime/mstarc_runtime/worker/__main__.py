@@ -115,7 +115,7 @@ def main(argv: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the conductor decides
-    port.send(CONDUCTOR, Ready(boot.rank, boot.epoch, ABI, rank.ops.pools(), rank.ops.swap_pages()))
+    port.send(CONDUCTOR, Ready(boot.rank, boot.epoch, ABI, rank.ops.pools(), rank.swaps.pages()))
     status = worker.run()
     port.close(linger_s=0.5)
     return status

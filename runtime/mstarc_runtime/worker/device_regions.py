@@ -223,7 +223,7 @@ class DeviceLoop:
     def _let_in(self) -> None:
         """Rows that wait take free slots."""
         entrants: list[Entrant] = []
-        full = self.rank.full()
+        full = self.rank.swaps.full()
         while self.waiting and len(self.rows) < self.state.rows:
             row, carry = self.waiting.popleft()
             if full and row.run.alive and self._waits(row, carry):
@@ -244,7 +244,7 @@ class DeviceLoop:
 
     def _waits(self, row: Row, carry: tuple[Any, ...]) -> bool:
         """Whether the request has to wait for pages before it can have a slot."""
-        swap = self.rank.held_up(row.run)
+        swap = self.rank.swaps.held_up(row.run)
         if swap is not None:
             row.run.waiting = f"pages for loop {row.wait.label}"
             swap.wait(row.session, lambda: self._join_again(row, carry))
@@ -319,9 +319,9 @@ class DeviceLoop:
 
     def _promise(self, steps: int) -> bool:
         """Say how far every row may go in the next run, and reserve what that needs. Whether any row can move."""
-        full = self.rank.full()
+        full = self.rank.swaps.full()
         for row in list(self.rows.values()):
-            swap = self.rank.held_up(row.row.run) if full else None
+            swap = self.rank.swaps.held_up(row.row.run) if full else None
             if swap is not None:
                 self._await_pages(row, swap)
                 continue
@@ -330,9 +330,9 @@ class DeviceLoop:
                 self._reserve(row, until)
             elif row.settled() and not row.parked:
                 self._stall(row)
-        if self.rank.full():  # pages of a row may have been taken for an older one that came later
+        if self.rank.swaps.full():  # pages of a row may have been taken for an older one that came later
             for row in self.rows.values():
-                if self.rank.held_up(row.row.run) is not None:
+                if self.rank.swaps.held_up(row.row.run) is not None:
                     row.until = row.expect
         return any(row.until > row.expect for row in self.rows.values())
 
@@ -346,14 +346,14 @@ class DeviceLoop:
             lacking = error
         for goal in dict.fromkeys((until, row.expect + 1)):
             try:
-                with self.rank.asking(row.row.run):
+                with self.rank.swaps.asking(row.row.run):
                     row.reserve(goal)
                 row.until = goal
                 return
             except OutOfPages as error:
                 lacking = error
         if not row.parked:
-            self._await_pages(row, self.rank.swap_of(lacking.pool))
+            self._await_pages(row, self.rank.swaps.of(lacking.pool))
 
     def _await_pages(self, row: DeviceRow, swap: Swap) -> None:
         """A row whose request waits for pages; one that waits for credit is looked at again when that has come."""
@@ -407,11 +407,11 @@ class DeviceLoop:
         """Queue one run behind the work of the device."""
         bucket = self._gather_rows()
         until, heads = torch.zeros(2, bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
-        full = self.rank.full()
+        full = self.rank.swaps.full()
         for slot, row in self.rows.items():
             until[slot], heads[slot] = row.until, min(row.until + 1, self._paid(row))
             row.expect = min(row.expect + steps, row.until)
-            if full and self.rank.held_up(row.row.run) is not None:
+            if full and self.rank.swaps.held_up(row.row.run) is not None:
                 continue  # it does not run, and its pages may be on the host
             if row.moved != row.row.session.moved:
                 self._show_pages(slot, row)

@@ -40,8 +40,9 @@ class Written:
 class DeviceRow:
     """A row at `slot`, in the loop since iteration `start`.
 
-    moved: of its session, when the device was told where the pages of its contexts are; until: the iteration before which it may run, all that needs is reserved; expect: the iteration it has reached after the runs
-    under way if it does not end in them; `row.iteration` is what results have shown.
+    until: the iteration before which it may run, all that needs is reserved; expect: the iteration it has reached after the runs
+    under way if it does not end in them; `row.iteration` is what results have shown; moved: the session's, when the device was told where
+    its pages are.
     """
 
     __slots__ = ("done", "drawn", "expect", "moved", "parked", "row", "sites", "slot", "start", "until", "written")

@@ -36,7 +36,9 @@ DTYPES = {
 }  # fmt: skip
 POOL_BYTES = 2 << 30  # the most one pool takes on a host
 POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
-SWAP_SHARE = 0.25  # of the host's memory that is free at start-up, for pages of full pools; no pool takes more than it has pages
+SWAP_SHARE = (
+    0.25  # of the host's memory that is free at start-up, for pages of full pools; no pool takes more than it has pages
+)
 POOL_SHARE_GPU = 0.8  # of what the weights left on a GPU, for all pools of its ranks together; the rest is for activations and graphs
 
 
@@ -130,10 +132,6 @@ class TransformerOps:
     def swaps_of(self, bound: BoundOp) -> tuple[Swap, ...]:
         """The waiting lines of the pools that a call of the op may read or write."""
         return tuple(self.swaps.values()) if bound.link.cross else (self.swaps[bound.node.cache],)
-
-    def swap_of(self, context: str) -> Swap | None:
-        """The waiting line of a context's pool; None if no op of this rank uses its cache."""
-        return self.swaps.get(self._cache_of[context])
 
     def pool_of(self, context: str) -> PagedPool:
         """The pool of a context."""
@@ -248,10 +246,6 @@ class TransformerOps:
     def pools(self) -> dict[str, tuple[int, int]]:
         """cache -> (pages, entries per page)."""
         return {name: (pool.total_pages, pool.page_size) for name, pool in self._pools.items()}
-
-    def swap_pages(self) -> dict[str, int]:
-        """cache -> pages that may lie on the host."""
-        return {name: pool.swap for name, pool in self._pools.items()}
 
     def gauges(self) -> dict[str, float]:
         """Pages in use, per cache and in all; who waits for pages, and what lies on the host, in all."""

@@ -371,17 +371,13 @@ class OpTable:
         return self.transformers.pool_of(context)
 
     @property
-    def swaps(self) -> tuple[Swap, ...]:
-        """The waiting lines of this rank's pools."""
-        return () if self._transformers is None else tuple(self._transformers.swaps.values())
+    def swaps(self) -> Mapping[str, Swap]:
+        """The waiting lines of this rank's pools, by cache."""
+        return {} if self._transformers is None else self._transformers.swaps
 
     def swaps_of(self, op: str) -> tuple[Swap, ...]:
         """Those of the pools that an op may use."""
         return self.transformers.swaps_of(self._ops[op]) if self._is_transformer(op) else ()
-
-    def swap_of(self, context: str) -> Swap | None:
-        """That of the pool of a context; None if it is on no pool of this rank."""
-        return None if self._transformers is None else self._transformers.swap_of(context)
 
     def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
         """Standard normals [B, *dims], drawn in f32; keys are (seed, walk/site, j), so that no batch or rank changes them."""
@@ -396,10 +392,6 @@ class OpTable:
     def pools(self) -> dict[str, tuple[int, int]]:
         """cache -> (pages, entries per page)."""
         return self._transformers.pools() if self._transformers is not None else {}
-
-    def swap_pages(self) -> dict[str, int]:
-        """cache -> pages that may lie on the host."""
-        return self._transformers.swap_pages() if self._transformers is not None else {}
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mstarc_runtime.abi.chunks import Chunker, policy_of
 from mstarc_runtime.abi.formula import evaluate
-from mstarc_runtime.abi.linked import Linked, StreamLink, WalkLink
+from mstarc_runtime.abi.linked import Linked, StreamLink
 from mstarc_runtime.abi.messages import (
     CloseStream,
     Credit,
@@ -38,15 +38,14 @@ from mstarc_runtime.worker.outbox import Event, Outbox, host_value
 from mstarc_runtime.worker.scheduler import Scheduler
 from mstarc_runtime.worker.session import Session
 from mstarc_runtime.worker.streams import StreamIn, StreamOut
+from mstarc_runtime.worker.swap import Swaps
 from mstarc_runtime.worker.walks import WalkRun
 
 if TYPE_CHECKING:
-    from mstarc_runtime.cache.pool import PagedPool
     from mstarc_runtime.worker.device_regions import DeviceOptions
     from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.late_draws import LateDraws
     from mstarc_runtime.worker.regions import Rows
-    from mstarc_runtime.worker.swap import Swap
 
 Regions: TypeAlias = 'DeviceOptions | Literal["auto", "host"]'
 
@@ -81,10 +80,7 @@ class Rank:
         self.context_max = {context.name: context.max for context in linked.contexts}
         self.device_options = _device_options(ops) if regions == "auto" else None if regions == "host" else regions
         self.sessions: dict[int, Session] = {}
-        self._swaps = {walk.name: _swaps_of(walk, ops) for walk in linked.walks}
-        self.swaps = ops.swaps
-        for swap in self.swaps:
-            swap.sessions, swap.fail = self.sessions, self.fail_session
+        self.swaps = Swaps(linked, ops.swaps, self.sessions, self.fail_session)
         self.scheduler = Scheduler(self, MAX_ROWS)
         self.turns = 0
         self._streams = {stream.name: stream for stream in linked.streams}
@@ -158,7 +154,7 @@ class Rank:
             counts = session.context_lengths()
             session.close()
             self.scheduler.forget_dead()
-            self.scheduler.let_go_on()
+            self.swaps.turn()
         self._early.pop(request, None)
         self._over[request] = None
         if len(self._over) > REMEMBERED:
@@ -291,32 +287,6 @@ class Rank:
 
     # ------------------------------------------------------------------------------------------------ services for verbs
 
-    def full(self) -> bool:
-        """Whether requests wait for pages of a pool."""
-        for swap in self.swaps:
-            if swap.waiting:
-                return True
-        return False
-
-    def swap_of(self, pool: PagedPool) -> Swap:
-        """The waiting line of a pool of this rank."""
-        return next(swap for swap in self.swaps if swap.pool is pool)
-
-    @contextmanager
-    def asking(self, run: WalkRun) -> Iterator[None]:
-        """Inside, contexts of the walk take pages from younger requests where a pool has too few. Raises OutOfPages."""
-        with ExitStack() as stack:
-            for swap in self._swaps[run.name]:
-                stack.enter_context(swap.asking(run.session))
-            yield
-
-    def held_up(self, run: WalkRun) -> Swap | None:
-        """The waiting line that keeps a walk from beginning a call on its contexts; None if it may begin it."""
-        for swap in self._swaps[run.name]:
-            if swap.waiting and swap.holds_up(run.session):
-                return swap
-        return None
-
     def queue_of(self, walk: str) -> AbstractContextManager[None]:
         """Inside, work on the device goes to the queue of that walk."""
         return nullcontext() if self.queues is None else self.queues.on(walk in self.consumers)
@@ -386,12 +356,6 @@ class Rank:
         }
         values.update(self.ops.gauges())
         return values
-
-
-def _swaps_of(walk: WalkLink, ops: OpTable) -> tuple[Swap, ...]:
-    """The waiting lines of the pools that the walk's contexts are on."""
-    found = [ops.swap_of(context) for context in walk.contexts]
-    return tuple(dict.fromkeys(swap for swap in found if swap is not None))
 
 
 def _consumers(linked: Linked, rank: int) -> frozenset[str]:

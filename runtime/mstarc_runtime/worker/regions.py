@@ -280,25 +280,33 @@ class RegionLoop:
         row.parked = False
         self.rank.scheduler.ready(self)
 
+    def _leave_out(self) -> None:
+        """Rows whose requests have to wait for pages leave the loop until their turn has come."""
+        rows = enumerate(self.rows)
+        keep = [i for i, row in rows if not self._awaits_pages(row, tuple(value[i] for value in self.carry))]
+        if len(keep) != len(self.rows):
+            self._rebuild(keep, [])
+        self.waiting = [(row, carry) for row, carry in self.waiting if not self._awaits_pages(row, carry)]
+
     def _awaits_pages(self, row: Row, carry: tuple[Any, ...]) -> bool:
-        """Whether the request has to wait for pages; then the row leaves this loop until its turn has come."""
-        swap = self.rank.held_up(row.run)
+        swap = self.rank.swaps.held_up(row.run) if row.run.alive else None
         if swap is not None:
             row.run.waiting = f"pages for loop {row.wait.label}"
             swap.wait(row.session, lambda: self.rank.scheduler.join_host(row, carry))
         return swap is not None
 
     def _regroup(self) -> None:
-        """Form the batch of this turn: drop dead rows, finish spent ones, park those without credit or pages, let waiting ones in."""
+        """Form the batch of this turn: drop dead rows, finish spent ones, park those without credit, let waiting ones in."""
+        if self.rank.swaps.full():
+            self._leave_out()
         keep: list[int] = []
-        full = self.rank.full()
         for i, row in enumerate(self.rows):
             if not row.run.alive:
                 continue
-            if not self._can_run(row):
-                self._park(row, tuple(value[i] for value in self.carry))
-            elif not (full and self._awaits_pages(row, tuple(value[i] for value in self.carry))):
+            if self._can_run(row):
                 keep.append(i)
+            else:
+                self._park(row, tuple(value[i] for value in self.carry))
         joining: list[tuple[Row, tuple[Any, ...]]] = []
         waiting, self.waiting = self.waiting, []
         for row, carry in waiting:
@@ -306,10 +314,12 @@ class RegionLoop:
                 continue
             if row.iteration >= row.until:
                 self._finish(row, carry, "max")
-            elif not self._can_run(row):
+            elif len(keep) + len(joining) < self.max_rows and self._can_run(row):
+                joining.append((row, carry))
+            elif self._can_run(row):
+                self.waiting.append((row, carry))
+            else:
                 self._park(row, carry)
-            elif not (full and self._awaits_pages(row, carry)):
-                (joining if len(keep) + len(joining) < self.max_rows else self.waiting).append((row, carry))
         if joining or len(keep) != len(self.rows):
             self._rebuild(keep, joining)
 

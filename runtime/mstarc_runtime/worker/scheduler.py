@@ -88,7 +88,7 @@ class CallGroup:
         for waiting, outcome in zip(taken, outcomes, strict=True):
             run, _, answers, place = waiting
             if isinstance(outcome, OutOfPages):
-                self._wait(waiting, self.rank.swap_of(outcome.pool))
+                self._wait(waiting, self.rank.swaps.of(outcome.pool))
             elif isinstance(outcome, BaseException):
                 if run.alive:  # not yet ended by another call of the same `parallel`
                     self.rank.fail(run, outcome)
@@ -196,13 +196,7 @@ class Scheduler:
             self._resume_all()
             if group.has_work():
                 self.ready(group)
-        self.let_go_on()
-
-    def let_go_on(self) -> None:
-        """Whoever waits for pages may find them now."""
-        for swap in self.rank.swaps:
-            if swap.waiting:
-                swap.turn()
+        self.rank.swaps.turn()
 
     # -------------------------------------------------------------------------------------------------------- coroutines
 

@@ -24,15 +24,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from mstarc_runtime.errors import OutOfPages
 
 if TYPE_CHECKING:
+    from mstarc_runtime.abi.linked import Linked
     from mstarc_runtime.cache.contexts import Context
     from mstarc_runtime.cache.pool import PagedPool
     from mstarc_runtime.worker.session import Session
+    from mstarc_runtime.worker.walks import WalkRun
 
 log = logging.getLogger("mstarc.worker")
 
@@ -87,22 +89,25 @@ class Swap:
         self.pool.ask, self._guest = ask, session
         try:
             yield
+            self._lacks.pop(session.request, None)
         finally:
             self.pool.ask, self._guest = before
 
     def turn(self) -> None:
         """Let go on, from the oldest, whoever finds room. Called when pages may have become free, and somebody is waiting."""
+        promised = 0  # pages that those who go on are about to take
         while self.waiting:
             request = min(self.waiting)
             session = self.sessions.get(request)
             if session is None:
                 self.forget(request)
-            elif self._bring(session):
+            elif self._bring(session, spare=promised):
                 wakers = self.waiting[request]
+                promised += self._lacks.get(request, 0)
                 self.forget(request)
                 for wake in wakers:
                     wake()
-            elif any(other.request < request and self._held(other) for other in self.sessions.values()):
+            elif promised or any(other.request < request and self._held(other) for other in self.sessions.values()):
                 return
             else:
                 error = OutOfPages(self._lacks.get(request, 0), self.pool)
@@ -165,9 +170,9 @@ class Swap:
             self.out_bytes += moved * self.pool.page_bytes
         return room
 
-    def _bring(self, session: Session, force: bool = False) -> bool:
-        """Move the request's pages back and have free what its call lacks. False if there is no room; then little has moved."""
-        lacks = self._lacks.get(session.request, 0)
+    def _bring(self, session: Session, force: bool = False, spare: int = 0) -> bool:
+        """Move the request's pages back, and have free what its call lacks and `spare` more. False if there is no room."""
+        lacks = self._lacks.get(session.request, 0) + spare
         away = [(page, held) for page, held in self._held(session).items() if page >= self.pool.total_pages]
         if not force and len(away) + lacks > self.pool.free_pages + self._younger(session):
             return False
@@ -199,5 +204,63 @@ class Swap:
             log.info("request %d waits for pages of KV cache `%s`", session.request, self.cache)
             if time.monotonic() >= self._told + TELL_S:
                 self._told = time.monotonic()
-                log.warning("the KV cache `%s` is full: the youngest requests wait, their pages on the host", self.cache)
+                log.warning(
+                    "the KV cache `%s` is full: the youngest requests wait, their pages on the host", self.cache
+                )
         return self.waiting.setdefault(session.request, [])
+
+
+class Swaps:
+    """The waiting lines of a rank, and which of them a walk may have to wait in."""
+
+    def __init__(
+        self,
+        linked: Linked,
+        swaps: Mapping[str, Swap],
+        sessions: Mapping[int, Session],
+        fail: Callable[[Session, BaseException], None],
+    ) -> None:
+        """swaps: by cache; `sessions` and `fail`: see `Swap`."""
+        self._all = tuple(swaps.values())
+        caches = {context.name: context.cache for context in linked.contexts}
+        self._of_walk = {
+            walk.name: tuple(
+                {caches[name]: swaps[caches[name]] for name in walk.contexts if caches[name] in swaps}.values()
+            )
+            for walk in linked.walks
+        }
+        for swap in self._all:
+            swap.sessions, swap.fail = sessions, fail
+
+    def pages(self) -> dict[str, int]:
+        """cache -> pages that may lie on the host."""
+        return {swap.cache: swap.pool.swap for swap in self._all}
+
+    def full(self) -> bool:
+        """Whether requests wait for pages of a pool."""
+        return any(swap.waiting for swap in self._all)
+
+    def turn(self) -> None:
+        """Let go on whoever finds pages now."""
+        for swap in self._all:
+            if swap.waiting:
+                swap.turn()
+
+    def held_up(self, run: WalkRun) -> Swap | None:
+        """The line that keeps a walk from beginning a call on its contexts; None if it may begin it."""
+        for swap in self._of_walk[run.name]:
+            if swap.waiting and swap.holds_up(run.session):
+                return swap
+        return None
+
+    @contextmanager
+    def asking(self, run: WalkRun) -> Iterator[None]:
+        """Inside, contexts of the walk take pages from younger requests where a pool has too few. Raises OutOfPages."""
+        with ExitStack() as stack:
+            for swap in self._of_walk[run.name]:
+                stack.enter_context(swap.asking(run.session))
+            yield
+
+    def of(self, pool: PagedPool) -> Swap:
+        """The line of a pool of this rank."""
+        return next(swap for swap in self._all if swap.pool is pool)
