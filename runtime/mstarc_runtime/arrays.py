@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mstarc_runtime.errors import RequestFailed
+from mstarc_runtime.memory import room
 
 _NAMES = {
     "f32": "float32",
@@ -52,6 +53,10 @@ class Arrays(Protocol):
         """Zeros of a dtype as the language names it (`i64`, `f32`, `bool`, …)."""
         ...
 
+    def room(self, size: int) -> np.ndarray[Any, Any]:
+        """Memory of the host for an array that comes from elsewhere, u8 [size]: of the kind that the device copies from."""
+        ...
+
 
 class NumpyArrays:
     """numpy on the host."""
@@ -90,6 +95,9 @@ class NumpyArrays:
 
     def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
         return np.zeros(tuple(dims), dtype=_NAMES[dtype])
+
+    def room(self, size: int) -> np.ndarray[Any, Any]:
+        return room(size)
 
 
 class TorchArrays:
@@ -168,3 +176,9 @@ class TorchArrays:
 
     def zeros(self, dtype: str, dims: Sequence[int]) -> Any:
         return self.torch.zeros(tuple(dims), dtype=getattr(self.torch, _NAMES[dtype]), device=self.device)
+
+    def room(self, size: int) -> np.ndarray[Any, Any]:
+        if self.device.type != "cuda":
+            return room(size)
+        pinned: np.ndarray[Any, Any] = self.torch.empty(size, dtype=self.torch.uint8, pin_memory=True).numpy()
+        return pinned

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -133,3 +134,26 @@ def test_copies_begin_in_the_queue_of_their_values() -> None:
     assert copied == [(False, 2), (True, 2)]
     assert [event[2] for event in sent] == ["text", "audio", "audio", "text"]
     assert [event[3] if event[2] == "text" else event[3].tolist() for event in sent] == [5, [1.0, 1.0], [0.0, 0.0], 6]
+
+
+def test_what_has_landed_is_not_fetched() -> None:
+    """As long as its request lives."""
+    sent = list[Any]()
+
+    class Runner(DirectRunner):
+        def fetch(self, tensors: Any) -> Any:
+            copied.append(len(tensors))
+            return super().fetch(tensors)
+
+    copied: list[int] = []
+    outbox = Outbox(TorchArrays(), Runner(), sent.extend)
+    value = torch.tensor([5])
+    outbox.landed(1, value, np.array([7]))  # another number, to tell them apart
+    for request in (1, 2):
+        outbox.emit(request, "w", "ids", value, {})
+    outbox.flush()
+    outbox.forget(1)
+    outbox.emit(1, "w", "ids", value, {})
+    outbox.flush()
+    assert [event[3].tolist() for event in sent] == [[7], [5], [5]]
+    assert copied == [1, 1]

@@ -105,6 +105,26 @@ def test_arrays_own_their_memory(rings: Rings) -> None:
         first.values[0][...] = 5  # and can be written to
 
 
+def test_large_arrays_are_decoded_into_given_memory(rings: Rings) -> None:
+    """By ring, and as a frame of their own; small ones are not."""
+    writer, reader = rings
+    given: list[np.ndarray[typing.Any, typing.Any]] = []
+
+    def space(size: int) -> np.ndarray[typing.Any, typing.Any]:
+        given.append(np.empty(size, np.uint8))
+        return given[-1]
+
+    arrays = [floats(8), floats(RING_MIN - 8), floats(RING_MIN)]
+    codec = Codec()
+    codec.space = space
+    for ring in (writer, None):
+        given.clear()
+        message = codec.decode(codec.encode(m.Items(1, "s", 0, 0, arrays), ring), reader)
+        assert isinstance(message, m.Items)
+        assert all(np.array_equal(a, b) for a, b in zip(message.values, arrays, strict=True))
+        assert [np.shares_memory(value, each) for value in message.values for each in given] == [False, False, True]
+
+
 def test_scalars_and_nesting() -> None:
     message = m.WalkEnded(
         1, 2, [np.float32(0.5), np.int64(-3), np.bool_(True), {"a": [np.zeros((), "i4")]}, (1, 2)], {}, {}

@@ -123,11 +123,18 @@ class RequestRun:
 
     # ------------------------------------------------------------------------------------------------------------ running
 
+    def known(self, step: ExternStep) -> tuple[Any] | None:
+        """What the dry run found for an extern; None if it could not run it."""
+        for each, result in self._known:
+            if each.name == step.name and _same(each.args, step.args):
+                return (result,)
+        return None
+
     def call_extern(self, step: ExternStep) -> Any:
         """Run an extern, or give what the dry run found. Any thread."""
-        for known, result in self._known:
-            if known.name == step.name and _same(known.args, step.args):
-                return result
+        found = self.known(step)
+        if found:
+            return found[0]
         try:
             result = self.engine.externs[step.name](*step.args)
         except RuntimeFault:
@@ -218,7 +225,7 @@ async def run_program(request: RequestRun, steps: Any, scope: int, after: WalkCa
             return
         match step:
             case ExternStep():
-                answer = await request.engine.in_thread(lambda step=step: request.call_extern(step))  # type: ignore[misc]
+                answer = await _extern(request, step)
             case WalkStep():
                 answer = await line.walk(step)
             case TogetherStep(arms=arms):
@@ -226,6 +233,12 @@ async def run_program(request: RequestRun, steps: Any, scope: int, after: WalkCa
                 answer = None
             case _:
                 raise TypeError(f"request program yielded {step!r}, which no verb gives")
+
+
+async def _extern(request: RequestRun, step: ExternStep) -> Any:
+    """What an extern gives. What the dry run has found costs no switch to another thread and back."""
+    found = request.known(step)
+    return found[0] if found else await request.engine.in_thread(lambda: request.call_extern(step))
 
 
 async def run_together(request: RequestRun, arms: Mapping[str, Any], after: WalkCall | None) -> None:

@@ -16,7 +16,7 @@ a failing `encode` the ring is as before. `Codec` counts bytes; the two function
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -66,12 +66,14 @@ _HEAD_ENCODER = msgspec.msgpack.Encoder()
 class Codec:
     """Encodes and decodes one message at a time; of one thread. `bits`: see `abi.values.restore`.
 
-    `ring_bytes` and `inline_bytes` count the array bytes that were encoded either way.
+    space: makes room for the bytes of a large array that is decoded, u8 [size]. `ring_bytes` and `inline_bytes` count the array bytes
+    that were encoded either way.
     """
 
     def __init__(self, bits: bool = False) -> None:
         self.ring_bytes = 0
         self.inline_bytes = 0
+        self.space: Callable[[int], np.ndarray[Any, Any]] = room
         self._bits = bits
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._to_wire)
         self._decoder = msgspec.msgpack.Decoder(AnyMessage, ext_hook=self._from_wire)
@@ -153,9 +155,13 @@ class Codec:
         if isinstance(head, _InRing):
             data = self._fetch(head, size_of(head.dtype, head.shape))
         else:
-            source: Frame = head.data if isinstance(head, _Here) else self._next_frame(head.frame)
-            data = np.frombuffer(source, dtype=np.uint8).copy()
+            source = np.frombuffer(head.data if isinstance(head, _Here) else self._next_frame(head.frame), np.uint8)
+            data = self._room(source.nbytes)
+            data[:] = source
         return restore(head.dtype, head.shape, data, self._bits)
+
+    def _room(self, size: int) -> np.ndarray[Any, Any]:
+        return self.space(size) if size >= RING_MIN else room(size)
 
     def _next_frame(self, index: int) -> Frame:
         if index != self._used or index >= len(self._frames):
@@ -169,7 +175,7 @@ class Codec:
         if head.size != size or size > self._in.capacity:
             raise WireError(f"{head.dtype}{list(head.shape)} takes {size} bytes, its slot has {head.size}")
         slot = Slot(head.generation, head.start, head.size)
-        data = room(size)
+        data = self._room(size)
         self._in.read(slot, data.data, self._copies)
         self._last = slot
         return data

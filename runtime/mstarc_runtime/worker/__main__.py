@@ -76,6 +76,7 @@ def _load(boot: Boot, port: Port) -> Rank:
     ops = OpTable(linked, boot.rank, progress)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(max(1, boot.threads))
+    port.codec.space = ops.arrays.room
     rank = Rank(linked, boot.rank, load_worker(linked), port, ops)
     port.send(CONDUCTOR, Loading(boot.rank, 1, 1, "warming up"))
     externs = {name for walk in linked.walks if walk.rank == boot.rank for name in walk.externs}

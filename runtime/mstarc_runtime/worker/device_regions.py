@@ -38,6 +38,7 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 UNROLL = 7
 BURST_S = 0.006  # between the requests of one burst
 LEAD_S = 0.004  # before the end of a run, the next is launched
+FETCHED_MAX = 1 << 16  # bytes of a result that is copied to the host before it is known that anybody wants it there
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ class DeviceLoop:
         with torch.inference_mode():
             self.state = LoopState(rank, walk, carry, fixed, max_rows)
             self._replays = self._capture(getattr(rank.program, name), max_rows, progress)
+        small = [k for k, value in enumerate(self.state.results) if value[0].nbytes <= FETCHED_MAX]
+        self._fetched = small if self._whole else []  # the results that are copied to the host with every run
         self._stays, self._entries = self._facts(self._records)
         self._in_order = kept_in_order(self._records)
 
@@ -284,11 +287,13 @@ class DeviceLoop:
         row.run.waiting = f"loop {row.wait.label}"
         return Entrant(slot, session, carry, fixed, row.iteration, row.until)
 
-    def _leave(self, row: DeviceRow, why: str) -> None:
-        """A row has ended on the device: the host takes over what it did and hands out its values."""
+    def _leave(self, row: DeviceRow, why: str, fetched: Sequence[Tensor]) -> None:
+        """A row has ended on the device: the host takes over what it did and hands out its values. fetched: copies of some."""
         del self.rows[row.slot]
         row.catch_up(self.rank)
         carried = tuple(value[row.slot].clone() for value in self.state.results)
+        for k, host in zip(self._fetched, fetched, strict=True):
+            self.rank.outbox.landed(row.row.session.request, carried[k], host)
         end_loop(self.rank, self.name, row.row, carried, why)
 
     def _hand_over(self, row: DeviceRow) -> None:
@@ -426,7 +431,8 @@ class DeviceLoop:
         outcome = self._replays[bucket, steps]()
         kept = {r: value.clone() for r, value in outcome.values.items() if r in self._stays}
         to_host = [value for r, value in outcome.values.items() if r not in kept]
-        fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *to_host])
+        results = [self.state.results[k][:bucket] for k in self._fetched]
+        fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *results, *to_host])
         self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept, bucket, steps, time.monotonic()))
         self._since += steps
 
@@ -439,6 +445,7 @@ class DeviceLoop:
     def _settle(self, run: Run) -> None:
         """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""
         ended, iteration, valid, ids, *values = run.fetch.tensors
+        results, values = values[: len(self._fetched)], values[len(self._fetched) :]
         outcome = run.outcome
         names = [r for r in outcome.values if r not in run.kept]
         taken = Taken(
@@ -465,4 +472,4 @@ class DeviceLoop:
             if why == FAILED:
                 self.rank.fail(row.row.run, BadLogits([slot]))
             elif row.done:
-                self._leave(row, "stop" if why == STOPPED else "max")
+                self._leave(row, "stop" if why == STOPPED else "max", [value[slot] for value in results])

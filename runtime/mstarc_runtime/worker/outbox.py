@@ -42,6 +42,9 @@ class Outbox:
         self._queues = runner.queues if runner is not None else None
         self._queue: deque[Entry] = deque()
         self._fresh: list[Entry] = []  # entries with device values whose copies have not begun
+        self._landed: dict[
+            int, dict[int, tuple[Any, Any]]
+        ] = {}  # request -> id of a device value -> the value, its copy
         self._flushing = False
 
     def empty(self) -> bool:
@@ -55,8 +58,13 @@ class Outbox:
         """Queue a message: `send` is called with the values on the host, after everything queued before has left."""
         self._append(Entry(request, list(values), None, send, self._is_side()))
 
+    def landed(self, request: int, value: Any, host: Any) -> None:
+        """The copy of a device value of a request is there already; it need not be fetched if it is emitted or sent."""
+        self._landed.setdefault(request, {})[id(value)] = value, host
+
     def forget(self, request: int) -> None:
         """The request is over: what it still had to say is not said."""
+        self._landed.pop(request, None)
         self._queue = deque(entry for entry in self._queue if entry.request != request)
 
     def retract(self, request: int) -> None:
@@ -76,6 +84,9 @@ class Outbox:
             self._flushing = False
 
     def _append(self, entry: Entry) -> None:
+        landed = self._landed.get(entry.request)
+        if landed:
+            entry.values = [landed[id(value)][1] if id(value) in landed else value for value in entry.values]
         if self._runner is not None and any(self._on_device(value) for value in entry.values):
             self._fresh.append(entry)
         self._queue.append(entry)
