@@ -146,11 +146,19 @@ def check(
             help="Write the fixes that change no meaning (a result to `_`, an `allow` deleted); report the rest.",
         ),
     ] = False,
+    checkpoints: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="NAME=PATH",
+            help="Hold the tensors of this checkpoint against the components that take them, by its headers. May be repeated.",
+        ),
+    ] = None,
 ) -> int:
     """Check specs and their binding files; report everything that is wrong."""
     from mstarc.cli.checking import CheckCall, run_check
 
-    return run_check(CheckCall(tuple(paths), format.value, deny_warnings, fix))
+    return run_check(CheckCall(tuple(paths), format.value, deny_warnings, fix, tuple(checkpoints or ())))
 
 
 @app.command(rich_help_panel="Specs")

@@ -18,6 +18,7 @@ class CheckCall:
     format: Format = "text"
     deny_warnings: bool = False
     fix: bool = False
+    checkpoints: tuple[str, ...] = ()
 
 
 def parse_plain(args: Sequence[str]) -> CheckCall | None:
@@ -50,17 +51,25 @@ def parse_plain(args: Sequence[str]) -> CheckCall | None:
 def run_check(call: CheckCall) -> int:
     """Check, write what was found, and give the exit status."""
     from mstarc import remembered
+    from mstarc.checked import joined
 
     checked = remembered.check(call.paths, min(2, os.cpu_count() or 1))
     if call.fix:
         from mstarc.cli.fixing import fix_all
 
         checked = fix_all(call.paths, checked)
+    lines: list[str] = []
+    if call.checkpoints and not checked.missing and not checked.exit_code():
+        from mstarc.cli.dry_run import judge
+        from mstarc.cli.values import pairs
+
+        judged = judge(call.paths, pairs(call.checkpoints, "--checkpoint"))
+        checked, lines = joined((checked, judged.checked), ()), judged.lines
     write_checked(checked, call.format)
     for path in checked.missing:
         say(f"error: {no_model(path)}")
     if call.format == "text" and not checked.findings and not checked.missing:
-        say(f"{_models(checked.sources)} clean")
+        say("\n".join((*lines, f"{_models(checked.sources)} clean")))
     return checked.exit_code(call.deny_warnings)
 
 

@@ -19,7 +19,12 @@ RULES: dict[str, Rule] = dict(
     sorted(rules.RULES.items() | {(r.code, r) for r in vars(link_rules).values() if isinstance(r, Rule)})
 )
 BY_NAME = {rule.name: rule.code for rule in RULES.values()}
-_STATES = {"link": "found at link", "reserved": "nothing reports it yet", "internal": "a fault of mstarc"}
+_STATES = {
+    "link": "found at link",
+    "weights": "needs a checkpoint",
+    "reserved": "nothing reports it yet",
+    "internal": "a fault of mstarc",
+}
 
 
 def run_explain(code: str | None, listed: bool, format: str) -> int:

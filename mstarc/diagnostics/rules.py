@@ -1,7 +1,8 @@
 """The table of rules: one constant a code, and what state each code is in. Takes nothing; gives `RULES` and `rule_state`.
 
 Families: MC0xx names and text, MC1xx deadlock and determinacy, MC2xx loops, MC3xx branches and phases, MC4xx streams,
-MC5xx contexts, params and requests, MC6xx placement, MC7xx graph regions, MC8xx cost, MC9xx the binding file (YAML).
+MC5xx contexts, params and requests, MC6xx placement, MC7xx graph regions, MC8xx cost, MC9xx the binding file (YAML), and
+the weights of a checkpoint.
 A code whose construct the language does not have is kept as `reserved`, so that a code never changes its meaning.
 """
 
@@ -11,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from mstarc.diagnostics.core import Rule
 
-State: TypeAlias = Literal["checked", "link", "reserved", "internal"]
+State: TypeAlias = Literal["checked", "link", "weights", "reserved", "internal"]
 
 MC000 = Rule("MC000", "internal-error", "error", "the compiler does its work")
 
@@ -227,6 +228,41 @@ MC906 = Rule(
 MC907 = Rule("MC907", "unknown-checkpoint", "error", "a component's checkpoint is declared under `checkpoints`")
 MC909 = Rule("MC909", "config-unused", "warning", "something reads each value under `config`")
 MC908 = Rule("MC908", "binding-missing", "warning", "a model has its binding file beside it")
+MC910 = Rule(
+    "MC910",
+    "weight-missing",
+    "error",
+    "each parameter of a component has its tensor in the checkpoint",
+    help="correct the rule that makes it, add one, or give a checkpoint that has it",
+)
+MC911 = Rule(
+    "MC911",
+    "weight-unused",
+    "error",
+    "each tensor of a checkpoint is a parameter of the component, or dropped",
+    help="name it as the parameter that it is, or say that it is not needed: `- {drop: NAME}`",
+)
+MC912 = Rule(
+    "MC912",
+    "weight-misshaped",
+    "error",
+    "each tensor has the shape of its parameter",
+    help="compare the sizes of the node with those of the checkpoint: is it one of another model?",
+)
+MC913 = Rule(
+    "MC913",
+    "weight-rule",
+    "error",
+    "each rule of `weights` fits a tensor, and makes no name that there is",
+    help="correct the names; `optional: true` is for what only some checkpoints have",
+)
+MC914 = Rule(
+    "MC914",
+    "weights-unreadable",
+    "error",
+    "the headers of a checkpoint can be read, and its sizes are those of the model",
+    help="look at what `--checkpoint` names: a weight file, or a folder with its config.json",
+)
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
@@ -243,9 +279,11 @@ _RESERVED = frozenset(
 
 
 def rule_state(code: str) -> State:
-    """`checked`: `mstarc check` reports it. `link`: linking a package does. `reserved`: nothing reports it yet."""
+    """`checked`: `mstarc check` reports it. `link`: linking a package does. `weights`: a check with a checkpoint. `reserved`: nothing yet."""
     if code == MC000.code:
         return "internal"
     if code in _RESERVED:
         return "reserved"
+    if code.startswith("MC91"):
+        return "weights"
     return "link" if code in _LINK or code.startswith("MC6") else "checked"

@@ -78,7 +78,7 @@ def _foot(diagnostic: Diagnostic, width: int, pen: _Pen) -> list[str]:
         rows.append(("help", diagnostic.help))
     if diagnostic.fix:
         rows.append(("fix", f"{diagnostic.fix.title} ({diagnostic.fix.safety})"))
-    if rule_state(diagnostic.rule.code) in ("checked", "link"):
+    if rule_state(diagnostic.rule.code) in ("checked", "link", "weights"):
         rows.append(("see", f" mstarc explain {diagnostic.rule.code}"))
     indent = " " * width
     out = []

@@ -167,7 +167,7 @@ BAD_TENSORS: list[tuple[type[Encoder] | type[Scribe], Callable[[dict[str, Tensor
     (
         Encoder,
         lambda t: t.pop(ENCODER_BIAS),
-        r"`conv1\.bias` \[48\] is missing: it is to be `model\.encoder\.conv1\.bias`, which model\.safetensors does not have",
+        r"`conv1\.bias` \[48\] is missing: it would be `model\.encoder\.conv1\.bias`, which model\.safetensors does not have",
     ),
     (
         Encoder,

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mstarc_runtime.errors import LoadError
 from mstarc_runtime.weights import Fit, Weights, mapped, stored
-from mstarc_runtime.weights.stored import NAMES
+from mstarc_runtime.weights.files import NAMES
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,9 +4,10 @@
 holds them against the shapes that a component wants and says what is missing, unused or misshaped, and `fill` puts them into a module.
 """
 
-from mstarc_runtime.weights.fit import Fit, Problem, dtype_named, fill, fit_of
+from mstarc_runtime.weights.files import Stored, Weight, stored, weight
+from mstarc_runtime.weights.fit import Fit, dtype_named, fill, fit_of
+from mstarc_runtime.weights.problems import Problem
 from mstarc_runtime.weights.rules import VERBS, Weights, mapped
-from mstarc_runtime.weights.stored import Stored, Weight, stored, weight
 
 __all__ = [
     "VERBS",

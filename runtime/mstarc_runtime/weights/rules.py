@@ -24,8 +24,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.weights.files import Shape, Weight
 from mstarc_runtime.weights.names import Holes, fits, named, numbered, pattern, without_number
-from mstarc_runtime.weights.stored import Shape, Weight
 from mstarc_runtime.weights.transforms import TRANSFORMS, Misshaped
 
 if TYPE_CHECKING:

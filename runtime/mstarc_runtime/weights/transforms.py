@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mstarc_runtime.weights.stored import Shape
+from mstarc_runtime.weights.files import Shape
 
 if TYPE_CHECKING:
     from torch import Tensor

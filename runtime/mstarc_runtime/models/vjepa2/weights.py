@@ -10,7 +10,7 @@ from torch import nn
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.weights import Fit, dtype_named, fill, fit_of
-from mstarc_runtime.weights.stored import NAMES
+from mstarc_runtime.weights.files import NAMES
 
 Net = TypeVar("Net", bound=nn.Module)
 Facts = TypeVar("Facts")
