@@ -279,7 +279,7 @@ _RESERVED = frozenset(
 
 
 def rule_state(code: str) -> State:
-    """`checked`: `mstarc check` reports it. `link`: linking a package does. `weights`: a check with a checkpoint. `reserved`: nothing yet."""
+    """`checked`: `mstarc check` reports it. `link`: linking a package does. `weights`: a check with a checkpoint. `reserved`: none yet."""
     if code == MC000.code:
         return "internal"
     if code in _RESERVED:
