@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from msgspec.structs import replace
 
 from mstarc.cli.packages import link_package
 from mstarc_runtime.abi.linked import Linked
+from mstarc_runtime.cache.pool import PAGE_SIZE
+from mstarc_runtime.conductor.admission import Needs, dry_run
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.processes import ProcessCluster
 from mstarc_runtime.package import load_conductor
 from mstarc_runtime.serving.app import make_app
 from mstarc_runtime.serving.server import address, listen, serve
 from mstarc_runtime.serving.service import Options, Service
+from mstarc_runtime.serving.walks import read_inputs
 from tests.e2e import orpheus_parts as orpheus
 from tests.e2e.harness import HELLO, ROOT
 from tests.e2e.shipped import GOLDENS, linked
@@ -162,11 +166,29 @@ MODELS: dict[str, Callable[[Path], tuple[Linked, list[Case]]]] = {
 }  # fmt: skip
 
 
+def tight(program: Linked, cases: list[Case]) -> Linked:
+    """The program with KV pools that hold the largest of the cases alone, and room on the host for all."""
+    engine = Engine(program, load_conductor(program), ProcessCluster(program))
+    homes = {context.name: context.cache for context in program.contexts}
+    limits = {context.name: context.max for context in program.contexts}
+    pages: Counter[str] = Counter()
+    for case in cases:
+        inputs = read_inputs(engine.entries[case.request], dict(case.inputs))
+        request, needs = engine.checked(case.request, inputs, case.params, frozenset()), Needs(limits, frozenset())
+        dry_run(request, needs, engine.program)
+        wanted: Counter[str] = Counter()
+        for context, entries in needs.peak.items():
+            wanted[homes[context]] += -(-entries // PAGE_SIZE)
+        pages |= wanted
+    caches = [replace(cache, pages=pages[cache.name], swap=8 * pages[cache.name]) for cache in program.caches]
+    return replace(program, caches=caches)
+
+
 @asynccontextmanager
-async def fleet(names: list[str], folder: Path) -> AsyncIterator[list[Member]]:
-    """The members, ready, with what their cases give alone; at the end their servers must end in order."""
+async def fleet(names: list[str], folder: Path, full: bool = False) -> AsyncIterator[list[Member]]:
+    """The members, ready, with what their cases give alone; at the end their servers must end in order. `full`: pools are `tight`."""
     async with AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(_member(name, folder)) for name in names]
+        members = [await stack.enter_async_context(_member(name, folder, full)) for name in names]
         async with asyncio.timeout(240):
             await asyncio.gather(*[_ready(member) for member in members])
             for member in members:
@@ -176,8 +198,9 @@ async def fleet(names: list[str], folder: Path) -> AsyncIterator[list[Member]]:
 
 
 @asynccontextmanager
-async def _member(name: str, folder: Path) -> AsyncIterator[Member]:
+async def _member(name: str, folder: Path, full: bool) -> AsyncIterator[Member]:
     program, cases = MODELS[name](folder)
+    program = tight(program, cases) if full else program
     ranks = [replace(rank, threads=1) for rank in program.ranks]
     program = replace(program, ranks=ranks)
     engine = Engine(program, load_conductor(program), ProcessCluster(program, env=_ENVIRONMENT))

@@ -32,7 +32,7 @@ from tests.soak.fleet import Case, Member, events_of, faults_of, fleet
 
 END_S = 90.0  # a request that has not ended by then hangs
 _MSGPACK = {"content-type": "application/msgpack"}
-WORKER_GAUGES = ("requests", "walks", "streams", "pages", "held_messages")
+WORKER_GAUGES = ("requests", "walks", "streams", "pages", "held_messages", "swap_waiting", "swap_bytes")
 _LOST = (503, 429)  # what a request may meet whose worker was killed, or that came while one was starting
 
 
@@ -44,6 +44,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     kills: int = 0
     seconds: float = 0.0
+    swapped: float = 0.0  # bytes that the workers moved to the host, before the kills or since the last of them
     held: dict[str, tuple[float, float]] = field(default_factory=dict)  # what -> before, after
 
     def lines(self) -> list[str]:
@@ -52,25 +53,36 @@ class Report:
         held = ", ".join(f"{what} {before:g} -> {after:g}" for what, (before, after) in self.held.items())
         return [
             f"{sum(self.ends.values())} requests in {self.seconds:.0f} s, {self.kills} kills: {ends}",
+            f"{self.swapped / 2**20:.2f} MB swapped out",
             held,
             *self.wrong,
         ]
 
 
 async def soak(
-    names: list[str], folder: Path, requests: int, seed: int, at_once: int = 8, kill_every: int = 60
+    names: list[str],
+    folder: Path,
+    requests: int,
+    seed: int,
+    at_once: int = 8,
+    kill_every: int = 60,
+    full: bool = False,
 ) -> Report:
-    """Run it. kill_every: requests between two kills of a worker, on average."""
+    """Run it. kill_every: requests between two kills of a worker, on average; full: each KV pool holds one request alone."""
     report = Report()
-    async with fleet(names, folder) as members:
+    async with fleet(names, folder, full) as members:
         await _round(members, report, random.Random(seed), requests // 10, at_once, 0)  # everything has been used once
         before = await _held(members)
+        report.swapped = _swapped(members)
         start = time.monotonic()
         await _round(members, report, random.Random(seed + 1), requests - requests // 10, at_once, kill_every)
         report.seconds = time.monotonic() - start
         after = await _held(members)
         report.held = {what: (before[what], after[what]) for what in before}
+        report.swapped = max(report.swapped, _swapped(members))
         _judge(report)
+        if full and not report.swapped:
+            report.wrong.append("no page was swapped out")
     return report
 
 
@@ -293,6 +305,12 @@ async def _held(members: list[Member]) -> dict[str, float]:
         "MB": own.memory_info().rss / 2**20,
         "MB of workers": sum(worker.memory_info().rss for worker in workers) / 2**20,
     }
+
+
+def _swapped(members: list[Member]) -> float:
+    """Bytes that the workers have moved to the host since they were started."""
+    gauges = [values for member in members for values in member.engine.worker_gauges.values()]
+    return sum(values.get("swap_out_bytes", 0.0) for values in gauges)
 
 
 def _busy(member: Member) -> list[str]:

@@ -1,4 +1,4 @@
-"""The soak in its short form: four models, about a minute. The long one: `python -m tests.soak --requests 2000`."""
+"""The soak in its short forms, about a minute each: four models; one whose pool is full. The long ones: see `python -m tests.soak -h`."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ async def test_mixed_requests_with_cancels_and_kills(tmp_path: Path) -> None:
     print("\n".join(report.lines()))
     assert report.wrong == []
     assert report.kills and {"ok", "cancelled", "left"} <= report.ends.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_full_pools_with_cancels_and_kills(tmp_path: Path) -> None:
+    report = await soak(["orpheus"], tmp_path, 80, seed=2, kill_every=30, full=True)
+    print("\n".join(report.lines()))
+    assert report.wrong == []
+    assert report.swapped and {"ok", "cancelled", "left"} <= report.ends.keys()
