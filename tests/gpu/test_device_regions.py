@@ -30,7 +30,7 @@ def exact_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def pool(cache: CacheLink, device: torch.device, pools: int, ranks: int) -> PagedPool:
         geometry = Geometry(cache.layers, cache.heads, cache.kv_heads, cache.head_dim)
-        return PagedPool(geometry, cache.pages, device=device)
+        return PagedPool(geometry, cache.pages, device=device, swap=cache.swap or 0)
 
     monkeypatch.setattr("mstarc_runtime.worker.kv._pool", pool)
 
@@ -52,6 +52,19 @@ async def test_captured_loops_equal_the_host_s(unroll: int, ahead: int, seed: in
     found = await run(linked, "speech", asks, options(unroll, ahead))
     assert found.loops and found.host_iterations == 0
     assert_same(found, wanted, asks, 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_pool_for_one_serves_many(seed: int) -> None:
+    """Pages go to pinned memory and come back, behind the captured runs that used them."""
+    rng = random.Random(seed)
+    asks = [spoken(rng, max_tokens=rng.choice([20, 60])) for _ in range(12)]
+    for ask in asks[::4]:
+        ask.cancel_after = rng.randrange(1, 3)
+    wanted = await run(tiny.speech(device="cuda"), "speech", asks, "host")
+    for regions in ("host", options()):
+        found = await run(tiny.speech(device="cuda", pages=7 + seed, swap=90), "speech", asks, regions)
+        assert_same(found, wanted, asks, 1e-3)
 
 
 @pytest.mark.parametrize("bound", [1, 3, 6, 7, 8, 13, 14, 15])
