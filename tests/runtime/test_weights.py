@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -315,10 +319,15 @@ def test_files_in_parts_and_pickled(tmp_path: Path) -> None:
         save_file({name: FILE[name].clone() for name in names[place::2]}, tmp_path / f"{part}.safetensors")
     index = {"weight_map": {name: f"{'ab'[place % 2]}.safetensors" for place, name in enumerate(names)}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    (tmp_path / "pickled").mkdir()
+    for folder in ("pickled", "several"):
+        (tmp_path / folder).mkdir()
     torch.save(FILE, tmp_path / "pickled" / "pytorch_model.bin")
+    for place in range(2):
+        torch.save({name: FILE[name] for name in names[place::2]}, tmp_path / "several" / f"{place}.bin")
+    index = {"weight_map": {name: f"{place % 2}.bin" for place, name in enumerate(names)}}
+    (tmp_path / "several" / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     torch.save({"net": FILE, "ema": {"a": ONE}, "epoch": 3, "opt": {"state": {0: ONE}}}, tmp_path / "states.pt")
-    for path in (tmp_path, tmp_path / "pickled"):
+    for path in (tmp_path, tmp_path / "pickled", tmp_path / "several"):
         found = stored(path)
         assert {name: each.shape for name, each in found.items()} == dict.fromkeys(FILE, (2, 3))
         assert all(torch.equal(each.read(), FILE[name]) for name, each in found.items())
@@ -350,6 +359,21 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         '{"weight_map": {"a": "good.safetensors", "b": "again.safetensors"}}'
     )
     refused(tmp_path, "tensor `a` is in again.safetensors and in good.safetensors")
+
+
+@given(st.integers(0, 400), st.integers(0, 255), st.binary(max_size=3))
+def test_a_damaged_header_is_a_load_error_or_one_that_can_be_used(at: int, byte: int, more: bytes) -> None:
+    """Bytes of a small file changed and put in: the shapes that it then says are those that can be read."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "w.safetensors"
+        save_file({"layers.0.a": ONE, "b": torch.zeros(3, dtype=torch.bfloat16)}, path)
+        whole = path.read_bytes()
+        at %= len(whole)
+        path.write_bytes(whole[:at] + bytes([byte]) + more + whole[at + 1 :])
+        with contextlib.suppress(LoadError):
+            for each in stored(path).values():
+                with contextlib.suppress(LoadError):
+                    assert tuple(each.read().shape) == each.shape
 
 
 # --- from a binding

@@ -285,6 +285,17 @@ def test_folders_that_cannot_be_used(args: list[str], message: str, capsys: pyte
     assert any(part in error for part in message.split("|")), error
 
 
+def test_a_binding_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mstarc.cli.verifying.SPECS", (tmp_path,))
+    assert main(["verify", str(GOLDENS / "vjepa2")]) == 2
+    assert "there is no binding of `vjepa2`, which says how weights are mapped" in capsys.readouterr().err
+    (tmp_path / "vjepa2.yaml").write_text("components: [\n")
+    assert main(["verify", str(GOLDENS / "vjepa2")]) == 2
+    assert "error[MC906]" in (shown := capsys.readouterr().err) and "vjepa2.yaml cannot be read" in shown
+
+
 # --- folders of other sizes
 
 

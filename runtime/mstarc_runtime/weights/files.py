@@ -25,6 +25,8 @@ Shape: TypeAlias = tuple[int, ...]
 #: the weight files that a folder may have, the first that is there; also in parts, as `NAME.index.json` lists them
 NAMES = ("model.safetensors", "pytorch_model.bin")
 _MOST = 1 << 28  # bytes of a header; a longer one is damage
+#: what a file that is not as its format says makes a reader raise
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError)
 _BITS = {
     "BOOL": ("bool", 8),
     "U8": ("uint8", 8),
@@ -103,14 +105,14 @@ def _listed(index: Path) -> list[str]:
         return sorted(
             {Path(part).name for part in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         raise LoadError(f"{index} cannot be read: {error}") from error
 
 
 def _headers(path: Path) -> Iterator[tuple[str, Weight]]:
     try:
         yield from _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (*_DAMAGE, pickle.UnpicklingError) as error:
         raise LoadError(f"{path} cannot be read: {error}") from error
 
 

@@ -23,7 +23,7 @@ from mstarc_runtime.engines.component import Checkpoint, Run
 from mstarc_runtime.models.pi05 import config as sizes
 from mstarc_runtime.models.pi05.config import PolicyConfig
 from mstarc_runtime.models.pi05.nets import PolicyNet, angular_speeds, inverse_frequencies, rotation, time_waves
-from mstarc_runtime.models.pi05.weights import policy_fit, policy_net
+from mstarc_runtime.models.pi05.weights import policy_net, policy_prepared
 from mstarc_runtime.weights import Fit
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Policy:
     @classmethod
     def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
         """What `load` fills. Raises LoadError."""
-        return policy_fit(sizes.read_policy(checkpoint, config), checkpoint)
+        return policy_prepared(sizes.read_policy(checkpoint, config), checkpoint)[1]
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Policy:

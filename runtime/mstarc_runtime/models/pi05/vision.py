@@ -17,7 +17,7 @@ from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.pi05 import config as sizes
 from mstarc_runtime.models.pi05.config import VisionConfig
 from mstarc_runtime.models.pi05.nets import VisionNet
-from mstarc_runtime.models.pi05.weights import vision_fit, vision_net
+from mstarc_runtime.models.pi05.weights import vision_net, vision_prepared
 from mstarc_runtime.weights import Fit
 
 USUAL_CAMERAS = 3  # of the robots that the model was trained for
@@ -38,7 +38,7 @@ class Vision:
     @classmethod
     def fit(cls, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Fit:
         """What `load` fills. Raises LoadError."""
-        return vision_fit(sizes.read_vision(checkpoint, config), checkpoint)
+        return vision_prepared(sizes.read_vision(checkpoint, config), checkpoint)[1]
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: Mapping[str, Any], device: str) -> Vision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from mstarc_runtime.models.pi05.nets import PolicyNet, VisionNet
 from mstarc_runtime.weights import Fit, dtype_named, fill, fit_of
 
 Net = TypeVar("Net", bound=nn.Module)
+Config = TypeVar("Config")
 
 _IN_F32 = frozenset({"norm", "norm1", "norm2", "modulation", "action_in", "action_out", "time_in", "time_out"})
 _TOWER_IN_F32 = frozenset({"patch", "position"})
@@ -22,43 +23,39 @@ _TOWER_IN_F32 = frozenset({"patch", "position"})
 
 def vision_net(config: VisionConfig, checkpoint: Checkpoint, dtype: str, device: str, seed: int = 0) -> VisionNet:
     """The tower with its weights; random ones if there is no checkpoint. Raises LoadError naming the tensor that is wrong."""
-    with torch.device("meta"):
-        net = VisionNet(config)
-    return _ready(net, None if checkpoint.path is None else vision_fit(config, checkpoint), dtype, device, seed)
+    if checkpoint.path is None:
+        return _random(_skeleton(VisionNet, config), dtype, device, seed)
+    return _filled(*vision_prepared(config, checkpoint), dtype, device)
 
 
 def policy_net(config: PolicyConfig, checkpoint: Checkpoint, dtype: str, device: str, seed: int = 0) -> PolicyNet:
     """Language model and expert, as `vision_net`."""
-    with torch.device("meta"):
-        net = PolicyNet(config)
-    return _ready(net, None if checkpoint.path is None else policy_fit(config, checkpoint), dtype, device, seed)
+    if checkpoint.path is None:
+        return _random(_skeleton(PolicyNet, config), dtype, device, seed)
+    return _filled(*policy_prepared(config, checkpoint), dtype, device)
 
 
-def vision_fit(config: VisionConfig, checkpoint: Checkpoint) -> Fit:
-    """What `vision_net` fills. Raises LoadError."""
-    with torch.device("meta"):
-        net = VisionNet(config)
-    return fit_of(net, checkpoint.tensors(), "pi0.5 vision")
+def vision_prepared(config: VisionConfig, checkpoint: Checkpoint) -> tuple[VisionNet, Fit]:
+    """The tower without storage, and the tensors for it. Raises LoadError."""
+    net = _skeleton(VisionNet, config)
+    return net, fit_of(net, checkpoint.tensors(), "pi0.5 vision")
 
 
-def policy_fit(config: PolicyConfig, checkpoint: Checkpoint) -> Fit:
-    """What `policy_net` fills. Raises LoadError."""
-    with torch.device("meta"):
-        net = PolicyNet(config)
+def policy_prepared(config: PolicyConfig, checkpoint: Checkpoint) -> tuple[PolicyNet, Fit]:
+    """As `vision_prepared`."""
+    net = _skeleton(PolicyNet, config)
     wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    return fit_of(net, checkpoint.tensors(), "pi0.5 policy", {"**.qkv.weight": (wide, narrow, narrow)})
+    return net, fit_of(net, checkpoint.tensors(), "pi0.5 policy", {"**.qkv.weight": (wide, narrow, narrow)})
 
 
-def _ready(net: Net, fit: Fit | None, dtype: str, device: str, seed: int) -> Net:
-    by_name = partial(_dtype, asked=dtype_named(dtype, "pi0.5"))
-    if fit is not None:
-        fill(net, fit, device, by_name)
-        return net
-    shapes = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    found = _random(shapes, seed, device)
-    net.load_state_dict({name: tensor.to(by_name(name)) for name, tensor in found.items()}, assign=True)
-    net.requires_grad_(False)
-    return net.eval()
+def _skeleton(make: Callable[[Config], Net], config: Config) -> Net:
+    with torch.device("meta"):
+        return make(config)
+
+
+def _filled(net: Net, fit: Fit, dtype: str, device: str) -> Net:
+    fill(net, fit, device, partial(_dtype, asked=dtype_named(dtype, "pi0.5")))
+    return net
 
 
 def _dtype(name: str, asked: torch.dtype) -> torch.dtype:
@@ -67,14 +64,17 @@ def _dtype(name: str, asked: torch.dtype) -> torch.dtype:
     return asked if kept.isdisjoint(name.split(".")) else torch.float32
 
 
-def _random(shapes: Mapping[str, tuple[int, ...]], seed: int, device: str) -> dict[str, Tensor]:
+def _random(net: Net, dtype: str, device: str, seed: int) -> Net:
     """Random weights, for tests and measurements without a checkpoint: matrices normal with deviation 0.02, norms 1, biases 0."""
-    generator = torch.Generator(device).manual_seed(seed)
+    asked, generator = dtype_named(dtype, "pi0.5"), torch.Generator(device).manual_seed(seed)
     made: dict[str, Tensor] = {}
-    for name, shape in shapes.items():
-        if len(shape) == 1:
+    for name, due in net.state_dict().items():
+        if due.dim() == 1:
             one = "norm" in name and not name.endswith("bias")
-            made[name] = torch.full(shape, 1.0 if one else 0.0, device=device)
+            found = torch.full(due.shape, 1.0 if one else 0.0, device=device)
         else:
-            made[name] = torch.randn(shape, generator=generator, device=device) * 0.02
-    return made
+            found = torch.randn(due.shape, generator=generator, device=device) * 0.02
+        made[name] = found.to(_dtype(name, asked))
+    net.load_state_dict(made, assign=True)
+    net.requires_grad_(False)
+    return net.eval()
