@@ -1,11 +1,12 @@
 """The worker of `bagel`: a coroutine per walk, a method per region. Written by mstarc; do not edit."""
 
-from mstarc_runtime.program import ABSENT, Array, Batch, Steps, Walk, WorkerProgram, linspace, shift
+from mstarc_runtime.program import Array, Batch, Steps, Walk, WorkerProgram, linspace, shift
 
 
 class Bagel(WorkerProgram):
     MODEL = "bagel"
     COLLECTS = {"write_writing": ("kept",)}
+    RAGGED = ("draw_denoise", "draw_denoise_2")
 
     def read_text(self, walk: Walk, part: Array) -> Steps:
         """walk read_text(part: text_part)"""
@@ -50,20 +51,45 @@ class Bagel(WorkerProgram):
         """walk draw(h: i64, w: i64)"""
         times = shift(linspace(1, 0, walk.params.steps), walk.params.time_shift)
         x = walk.noise("f32", (h // walk.config.cell * (w // walk.config.cell), walk.config.c), "x")
-        x_2 = x
+        denoise_items = []
         for denoise_iter in range(walk.params.steps - 1):
-            t = times[denoise_iter]
-            on = walk.params.cfg_above < t and t <= walk.params.cfg_upto
-            v, a, b_ = yield walk.parallel(
-                walk.call("llm.velocity", x_2, t, reads=("main",)),
-                walk.call("llm.velocity", x_2, t, reads=("no_text",)) if on else ABSENT,
-                walk.call("llm.velocity", x_2, t, reads=("no_image",)) if on else ABSENT,
-            )
-            guided = walk.guide(
-                v, a, b_, walk.params.cfg_text, walk.params.cfg_img, walk.params.renorm, walk.params.renorm_min
-            )
-            x_3 = x_2 - (t - times[denoise_iter + 1]) * guided
-            x_2 = x_3
-        image = yield walk.call("vae.decode", x_2, h, w)
+            if walk.params.cfg_above < times[denoise_iter] and times[denoise_iter] <= walk.params.cfg_upto:
+                denoise_items.append(self.draw_denoise)
+            else:
+                denoise_items.append(self.draw_denoise_2)
+        (x_4,) = yield walk.loop(
+            "denoise",
+            self.draw_denoise,
+            "times",
+            walk.params.steps - 1,
+            carry=(x,),
+            fixed=(walk.rows(times, walk.params.steps, 200),),
+            bodies=denoise_items,
+        )
+        image = yield walk.call("vae.decode", x_4, h, w)
         walk.emit("image", image)
         return ()
+
+    def draw_denoise(self, b: Batch, x: Array, times: Array) -> tuple[Array, ...]:
+        """loop denoise of walk draw when on"""
+        t = b.at(times, b.iter)
+        v, a, b_ = b.parallel(
+            b.arm("llm.velocity", x, t, reads=("main",)),
+            b.arm("llm.velocity", x, t, reads=("no_text",)),
+            b.arm("llm.velocity", x, t, reads=("no_image",)),
+        )
+        guided = b.guide(
+            v,
+            a,
+            b_,
+            settings=lambda row: (row.params.cfg_text, row.params.cfg_img, row.params.renorm, row.params.renorm_min),
+        )
+        x_2 = x - (t - b.at(times, b.iter + 1)) * guided
+        return (x_2,)
+
+    def draw_denoise_2(self, b: Batch, x: Array, times: Array) -> tuple[Array, ...]:
+        """loop denoise of walk draw when not on"""
+        t = b.at(times, b.iter)
+        v = b.call("llm.velocity", x, t, reads=("main",))
+        x_2 = x - (t - b.at(times, b.iter + 1)) * v
+        return (x_2,)

@@ -1,10 +1,12 @@
 """The worker of `vjepa2`: a coroutine per walk, a method per region. Written by mstarc; do not edit."""
 
-from mstarc_runtime.program import Array, Steps, Walk, WorkerProgram
+from mstarc_runtime.program import Array, Batch, Steps, Walk, WorkerProgram
 
 
 class Vjepa2(WorkerProgram):
     MODEL = "vjepa2"
+    COLLECTS = {"anticipate_ahead": ("path",), "anticipate_ahead_2": ("path",)}
+    RAGGED = ("anticipate_ahead", "anticipate_ahead_2")
 
     def look(self, walk: Walk, video: Array) -> Steps:
         """walk look(video: f32[T, 3, H, W])"""
@@ -22,16 +24,23 @@ class Vjepa2(WorkerProgram):
     def anticipate(self, walk: Walk, video: Array, wanted: Array) -> Steps:
         """walk anticipate(video: f32[T, 3, H, W], wanted: i64[B])"""
         z = yield walk.call("encoder.encode", video)
-        path_items = []
-        z_2 = z
-        for _ in range(walk.params.horizon):
-            z_3, made = yield walk.call("predictor.roll", z_2, wanted)
-            if walk.params.live:
-                walk.emit("video", made)
-            if not walk.params.live:
-                path_items.append(made)
-            z_2 = z_3
-        path = walk.cat(path_items)
+        if walk.params.live:
+            ahead = self.anticipate_ahead
+        else:
+            ahead = self.anticipate_ahead_2
+        _, path = yield walk.loop("ahead", ahead, "times", walk.params.horizon, carry=(z,), fixed=(wanted,))
         if not walk.params.live:
             walk.emit("video", path)
         return ()
+
+    def anticipate_ahead(self, b: Batch, z: Array, wanted: Array) -> tuple[Array, ...]:
+        """loop ahead of walk anticipate when live"""
+        z_2, made = b.call("predictor.roll", z, wanted)
+        b.emit("video", made)
+        return (z_2,)
+
+    def anticipate_ahead_2(self, b: Batch, z: Array, wanted: Array) -> tuple[Array, ...]:
+        """loop ahead of walk anticipate when not live"""
+        z_2, made = b.call("predictor.roll", z, wanted)
+        b.collect("path", made)
+        return (z_2,)

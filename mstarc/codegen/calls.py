@@ -27,14 +27,15 @@ def call_of(op: Invoke, names: Names, place: Place, read: Container[ValueId], ve
         raise NotBuilt(f"op `{op.node}.{op.op}`, which draws or keeps cells, on several contexts at once", op.span)
     used = [k for k, value in enumerate(op.results) if value is not None and value.id in read]
     args: list[str | Group | Call] = [f'"{op.node}.{op.op}"']
-    args += [_argument(arg, port, place) for arg, port in zip(op.args, decl.params, strict=True)]
+    args += [argument_of(arg, port, place) for arg, port in zip(op.args, decl.params, strict=True)]
     args += [_names(key, contexts) for key, contexts in (("writes", op.writes), ("reads", op.reads)) if contexts]
     if len(decl.results) > 1 and len(used) < len(decl.results):
         args.append(Group(tuple(str(k) for k in used), "only="))
     return Call(verb, tuple(args))
 
 
-def _argument(arg: Expr | None, port: Port, place: Place) -> str:
+def argument_of(arg: Expr | None, port: Port, place: Place) -> str:
+    """One argument of a call."""
     if arg is None:
         return "ABSENT"
     floats = isinstance(port.type, Tensor) and port.type.dtype in FLOATS

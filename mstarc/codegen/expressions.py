@@ -29,7 +29,7 @@ from mstarc.ir.types import (
     ValueId,
     Var,
 )
-from mstarc.ir.visit import every_expr
+from mstarc.ir.visit import every_expr, parts_of
 from mstarc.source import NOWHERE, Span
 
 #: binding strength in Python
@@ -46,7 +46,8 @@ class Place:
     """Where code stands: `owner` carries params and config (`walk`, `b`, `request`), `rows` says that values are batches.
 
     let: text of a let by name. asks: text of the object with `wants` and `given`. iters: loop label -> variable. dims: name -> text.
-    hoisted: what statements before have computed -> variable. rank: of a row's value, where values are batches.
+    hoisted: what statements before have computed -> variable. rank: of a row's value, where values are batches; ragged: they are kept
+    request by request.
     """
 
     owner: str
@@ -59,6 +60,7 @@ class Place:
     dims: Mapping[str, str] | None = None
     hoisted: Mapping[Expr, str] | None = None
     rank: Callable[[Expr], int | None] | None = None
+    ragged: bool = False
     span: Span = NOWHERE
 
 
@@ -163,11 +165,16 @@ def _elementwise(expr: Expr, place: Place) -> bool:
     """Whether the logic of the expression goes element by element: rows of a batch, or tensors with dims."""
     if place.rows:
         return not is_uniform(expr)
-    return any(isinstance(part, Var) and _has_dims(place.types.get(part.id)) for part in every_expr(expr))
+    if isinstance(expr, Index) and isinstance(expr.base, Var):
+        cut = sum(not isinstance(index, Slice) for index in expr.indices)
+        return _dims(place.types.get(expr.base.id)) > cut
+    if isinstance(expr, Var):
+        return _dims(place.types.get(expr.id)) > 0
+    return any(_elementwise(part, place) for part in parts_of(expr))
 
 
-def _has_dims(kind: Type | None) -> bool:
-    return isinstance(kind, Tensor) and bool(kind.dims)
+def _dims(kind: Type | None) -> int:
+    return len(kind.dims) if isinstance(kind, Tensor) else 0
 
 
 def _not(x: Expr, place: Place) -> tuple[str, int]:
@@ -188,10 +195,10 @@ def _binary(expr: Binary, place: Place) -> tuple[str, int]:
 
 def _side(expr: Expr, other: Expr, place: Place, strength: int) -> str:
     """One side of an operator. In a region, a number of the host that meets floats is rounded to f32, and one number a row is put
-    beside everything that the row holds.
+    beside everything that the row holds, where rows are one array.
     """
     rank = place.rank
-    lifted = rank is not None and rank(expr) == 0 and (rank(other) or 0) > 0
+    lifted = rank is not None and not place.ragged and rank(expr) == 0 and (rank(other) or 0) > 0
     if place.rows and is_number(expr) and any(_is_float(part, place) for part in every_expr(other)):
         found = number(expr, place)
     else:
@@ -210,9 +217,22 @@ def is_number(expr: Expr) -> bool:
 
 def number(expr: Expr, place: Place) -> str:
     """Host arithmetic of each row: exact as on the host, then f32 like everything that the device is given."""
+    return f"{place.owner}.number(lambda row: {of_row(expr, place)})"
+
+
+def of_row(expr: Expr, place: Place) -> str:
+    """What the host knows of a request, as Python on `row`."""
     iters = {part.name: "row.iter" for part in every_expr(expr) if isinstance(part, Ref) and part.scope == "iter"}
-    row = Place(owner="row", names={}, types={}, asks="", let=str, iters=iters, span=place.span)
-    return f"{place.owner}.number(lambda row: {text(expr, row)})"
+    row = Place(
+        owner="row",
+        names={},
+        types={},
+        asks="row.host",
+        let=lambda name: attribute("row.host", name),
+        iters=iters,
+        span=place.span,
+    )
+    return text(expr, row)
 
 
 def _is_float(expr: Expr, place: Place) -> bool:

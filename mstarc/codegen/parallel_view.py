@@ -1,29 +1,37 @@
-"""A `parallel` whose statements are calls as one `yield walk.parallel(...)`: the calls of one op are rows of one batch.
+"""A `parallel` whose statements are calls as one statement: the calls of one op are rows of one batch. In a walk's coroutine
 
 v, a = yield walk.parallel(
     walk.call("llm.velocity", x, t, reads=("main",)),
     walk.call("llm.velocity", x, t, reads=("no_text",)) if on else ABSENT,
 )
+
+and in a region
+
+v, a = b.parallel(
+    b.arm("llm.velocity", x, t, reads=("main",)),
+    b.arm("llm.velocity", x, t, reads=("no_text",)),
+)
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 
-from mstarc.codegen.calls import call_of
+from mstarc.codegen.calls import argument_of, call_of
 from mstarc.codegen.expressions import Place, text
 from mstarc.codegen.layout import INDENT, WIDTH, Call, Choice, Part, flat
 from mstarc.codegen.source import bind
 from mstarc.ir.core import Block, Invoke, Op, When
-from mstarc.ir.types import Apply, ValueId
+from mstarc.ir.types import Apply, Lit, ValueId, Var
 from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
 
 
 def parallel_of(body: Block, names: Names, place: Place, read: Container[ValueId], depth: int) -> Part | None:
-    """The statement, or None where the block holds something else, one call needs another's result, or a line would be too long: then
-    one after the other will do.
+    """The statement of a coroutine, or None where the block holds something else, one call needs another's result, or a line would be
+    too long: then one after the other will do.
     """
     items: list[Call | Choice] = []
     targets: list[str | None] = []
@@ -46,6 +54,42 @@ def parallel_of(body: Block, names: Names, place: Place, read: Container[ValueId
     if len(items) < 2:
         return None
     return bind(targets, Call("yield walk.parallel", tuple(items)), several=True)
+
+
+def arms_of(
+    body: Block, names: Names, place: Place, read: Container[ValueId], fresh: Callable[[str], str]
+) -> tuple[Part, ...] | None:
+    """The statements of a region, or None where a call has several results or draws. What several calls are given is computed once and
+    named (`fresh` makes the name), so that calls that are the same are known to be: they are run once on contexts that are equal.
+    """
+    calls = [op for op in body.ops if isinstance(op, Invoke) and _simple(op, names) and not _guides(op)]
+    if len(calls) < len(body.ops):
+        return None
+    given = Counter(argument for call in calls for argument, _ in _computed(call, names, place))
+    named: dict[str, str] = {}
+    for call in calls:
+        for argument, port in _computed(call, names, place):
+            if given[argument] > 1 and argument not in named:
+                named[argument] = fresh(port)
+    items: list[str | Call] = []
+    targets: list[str | None] = []
+    for call in calls:
+        made = call_of(call, names, replace(place, span=call.span), read, "b.arm")
+        args = tuple(named.get(item, item) if isinstance(item, str) else item for item in made.items)
+        items.append(replace(made, items=args))
+        value = next((v for v in call.results if v is not None), None)
+        targets.append(place.names[value.id] if value is not None and value.id in read else None)
+    before = tuple(f"{name} = {argument}" for argument, name in named.items())
+    return (*before, bind(targets, Call("b.parallel", tuple(items)), several=True))
+
+
+def _computed(call: Invoke, names: Names, place: Place) -> Iterator[tuple[str, str]]:
+    """(text, name of the parameter) of the arguments that are computed."""
+    decl = names.op(call)
+    assert decl is not None, "the verifier knows every op"
+    for arg, port in zip(call.args, decl.params, strict=True):
+        if arg is not None and not isinstance(arg, Var | Lit):
+            yield argument_of(arg, port, place), port.name
 
 
 def _call_in(op: Op) -> Invoke | None:

@@ -25,7 +25,7 @@ def said(region: Region, body: Body, words: Mapping[int, str]) -> str:
     """`when live, not guided`: when a body runs, in the spec's words; "" where there is one body."""
     ways = [
         ", ".join(
-            shown(cond if holds else Unary("not", cond), words)
+            shown(cond.written if holds else Unary("not", cond.written), words)
             for cond, holds in zip(region.conditions, other.holds, strict=True)
         )
         for other in region.bodies
@@ -57,7 +57,11 @@ class RegionCall:
         if ident not in self.region.tables:
             return name
         beyond, rows = self.region.tables[ident]
-        least = Binary("+", bound, Lit(beyond)) if beyond else bound
+        match bound:
+            case Binary("-", least, Lit(less)) if less == beyond:
+                pass
+            case _:
+                least = Binary("+", bound, Lit(beyond)) if beyond else bound
         return f"walk.rows({name}, {text(least, place)}, {rows})"
 
     def _chosen(self) -> list[str]:
@@ -85,7 +89,7 @@ class RegionCall:
         elif sides[0] == sides[1]:
             self._choose((*holds, True), say)
         else:
-            self.writer.open(f"if {text(self.region.conditions[len(holds)], self.place)}:")
+            self.writer.open(f"if {text(self.region.conditions[len(holds)].known, self.place)}:")
             self._choose((*holds, True), say)
             self.writer.close()
             self.writer.open("else:")

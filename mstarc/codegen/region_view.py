@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mstarc.codegen.calls import invoke_of
-from mstarc.codegen.expressions import Place, text
+from mstarc.codegen.expressions import Place, of_row, text
 from mstarc.codegen.layout import Call, Group, Part
-from mstarc.codegen.names import attribute
+from mstarc.codegen.names import attribute, safe
+from mstarc.codegen.parallel_view import arms_of
 from mstarc.codegen.source import Method, Writer, bind, local_names, method, prefixed, tuple_of
-from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Sample, Send, Stop, Value
+from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Par, Sample, Send, Stop, Value
 from mstarc.ir.loop_ends import cause_of
-from mstarc.ir.types import Tensor, ValueId
-from mstarc.ir.visit import results_of, vars_of
+from mstarc.ir.types import Apply, Expr, Tensor, ValueId
+from mstarc.ir.visit import every_expr, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
-from mstarc.passes.form_regions import Body, Ranks, Region
+from mstarc.passes.form_regions import Body, Region
 from mstarc.passes.liveness import read_after
+from mstarc.passes.row_ranks import Ranks, branches_of
+from mstarc.passes.straight_lines import statements
 
 
 class RegionView:
@@ -28,9 +31,11 @@ class RegionView:
         loop = body.loop
         values = values | {i: replace(values[i], type=kind) for i, kind in zip(region.fixed, region.given, strict=True)}
         self.params = [carry.inner.id for carry in loop.carries] + list(region.fixed)
-        inside = [value for op in loop.body.ops for value in results_of(op)]
+        inside = [value for op in statements(loop.body) for value in results_of(op)]
         known = [*(values[ident] for ident in self.params), *inside]
         self.ends = frozenset(ident for carry in loop.carries for ident in vars_of(carry.next))
+        self.hoisted: dict[Expr, str] = {}
+        self.made: list[str] = []  # names that no value of the spec has
         self.place = Place(
             owner="b",
             names=local_names(known),
@@ -38,28 +43,39 @@ class RegionView:
             asks="b.host",
             let=lambda name: attribute("b.host", name),
             rows=True,
+            hoisted=self.hoisted,
             rank=Ranks(values, loop.label, region.tables).of,
+            ragged=region.ragged,
             span=loop.span,
         )
         self.writer = Writer()
 
     def method(self) -> Method:
         """`def <walk>_<label>(self, b, carried, fixed)`."""
-        ops = self.body.loop.body.ops
+        loop = self.body.loop
+        ops = loop.body.ops
         defined = list(self.params)
         for position, op in enumerate(ops):
             if isinstance(op, Stop):
                 self._stop(op, [i for i in defined if i in read_after(ops, position, self.ends)])
             else:
-                self.writer.add(self._statement(op, ops, position))
-                defined += [value.id for value in results_of(op)]
-        results = [text(carry.next, self.place) for carry in self.body.loop.carries]
-        self.writer.add(tuple_of(results, "return "))
+                for part in self._statements(op, ops, position):
+                    self.writer.add(part)
+                made = statements(op.body) if isinstance(op, Par) else (op,)
+                defined += [value.id for inner in made for value in results_of(inner)]
+        self._hoist(carry.next for carry in loop.carries)
+        self.writer.add(tuple_of([text(carry.next, self.place) for carry in loop.carries], "return "))
         params = ["b: Batch", *(f"{self.place.names[i]}: Array" for i in self.params)]
         doc = f"loop {self.region.loop.label} of walk {self.region.walk}" + (f" {self.said}" if self.said else "")
         return method(self.body.method, params, "tuple[Array, ...]", doc, self.writer.lines)
 
+    def fresh(self, name: str) -> str:
+        """A name that nothing here has."""
+        self.made.append(safe(name, (*self.place.names.values(), *self.made)))
+        return self.made[-1]
+
     def _stop(self, op: Stop, live: Sequence[ValueId]) -> None:
+        self._hoist(exprs_of(op))
         names = [self.place.names[ident] for ident in live]
         carried = tuple_of([text(value, self.place) for value in op.carried], "carried=")
         args: list[str | Group | Call] = [text(op.cond, self.place), carried, tuple_of(names, "live=")]
@@ -67,6 +83,26 @@ class RegionView:
             args.append('why="max"')
         call = Call("b.stop", tuple(args))
         self.writer.add(bind(names, call, several=True) if names else call)
+
+    def _hoist(self, exprs: Iterator[Expr] | Sequence[Expr]) -> None:
+        """Statements of their own for the calls of `guide` in expressions, inner ones first."""
+        parts = [part for expr in exprs for part in every_expr(expr)]
+        for part in reversed(parts):
+            if isinstance(part, Apply) and part.fn == "guide" and part not in self.hoisted:
+                count = branches_of(part.args)
+                branches = [text(arg, self.place) for arg in part.args[:count]]
+                settings = tuple_of((of_row(arg, self.place) for arg in part.args[count:]), "settings=lambda row: ")
+                name = self.fresh("guided")
+                self.writer.add(prefixed(f"{name} = ", Call("b.guide", (*branches, settings))))
+                self.hoisted[part] = name
+
+    def _statements(self, op: Op, ops: Sequence[Op], position: int) -> tuple[Part, ...]:
+        """The statement of an operation; of a `parallel` without arms, one for each of its own."""
+        if not isinstance(op, Par):
+            self._hoist(exprs_of(op))
+            return (self._statement(op, ops, position),)
+        found = arms_of(op.body, self.declared, self.place, read_after(ops, position, self.ends), self.fresh)
+        return found or tuple(part for inner in op.body.ops for part in self._statements(inner, ops, position))
 
     def _statement(self, op: Op, ops: Sequence[Op], position: int) -> Part:
         place, read = self.place, read_after(ops, position, self.ends)

@@ -40,7 +40,9 @@ class Writer:
 
 
 #: attributes of the generated classes that are no methods
-_TABLES = frozenset({"MODEL", "SENDS", "COLLECTS", "PARAMS", "ENTRIES", "ARMS", "SWITCHED", "LETS", "RESULTS"})
+_TABLES = frozenset(
+    {"MODEL", "SENDS", "COLLECTS", "RAGGED", "PARAMS", "ENTRIES", "ARMS", "SWITCHED", "LETS", "RESULTS"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def worker_file(program: Program) -> WorkerFile:
     kinds = {param.name: param.type for param in program.params}
     methods += [_predicate(stream, kinds) for stream in program.streams if stream.where is not None]
     check_names(methods, program.span)
-    tables = [*_sends(regions), *_collects(regions)]
+    tables = [*_sends(regions), *_collects(regions), *_ragged(regions)]
     lines = [line for m in methods for line in (*m.head, *m.body)]
     used = imports_in(lines, ("ABSENT", "Array", "Batch", "Steps", "Walk", "linspace", "shift"))
     return WorkerFile(
@@ -117,6 +117,11 @@ def _collects(regions: list[Region]) -> list[str]:
         if region.collects
     )
     return lay_out(Group(rows, "COLLECTS = ", "{}"), 1) if rows else []
+
+
+def _ragged(regions: list[Region]) -> list[str]:
+    names = tuple(quoted(body.method) for region in regions for body in region.methods() if region.ragged)
+    return lay_out(tuple_of(names, "RAGGED = "), 1) if names else []
 
 
 def _predicate(stream: Stream, kinds: Mapping[str, Type]) -> Method:

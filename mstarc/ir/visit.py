@@ -193,6 +193,12 @@ def with_exprs(op: Op, change: Callable[[Expr], Expr]) -> Op:
     return found
 
 
+def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with each of its direct parts changed."""
+    found: Expr = _changed(expr, change)
+    return found
+
+
 _EXPRS = get_args(Expr)
 
 

@@ -1,8 +1,9 @@
 """Which loops of a walk are regions: straight-line device work that a worker runs for many requests at once.
 
 Takes a walk; gives one `Region` per loop that qualifies. In a region every value is a batch with one row per request, so its body may
-hold only what means the same row by row: calls, draws, emissions, sends, elementwise arithmetic on equal ranks, and stops. Values whose
-shape differs from request to request cannot be stacked, and what must be one value for the whole batch may not depend on a request.
+hold only what means the same row by row: calls, alone or in a `parallel`, draws, emissions, sends, elementwise arithmetic on equal
+ranks, `guide`, and stops. What must be one value for the whole batch may not depend on a request. A region with a value whose shape
+differs from request to request, or that some requests do not have, is *ragged*: its values are kept request by request (`row_ranks`).
 A body sends at most once: the runtime makes sure of credit before an iteration begins, and for two sends that is more than the
 language asks for (a consumer may need the first item to make room for the second). Every other loop is left to the walk's coroutine.
 
@@ -24,6 +25,7 @@ from mstarc.ir.core import (
     Invoke,
     Loop,
     Noise,
+    Op,
     OpDecl,
     Program,
     Sample,
@@ -32,16 +34,15 @@ from mstarc.ir.core import (
     Value,
     Walk,
 )
-from mstarc.ir.types import Apply, Binary, Expr, Index, Lit, Ref, Slice, Tensor, Type, Unary, ValueId, Var
+from mstarc.ir.types import Binary, Expr, Index, Lit, Ref, Tensor, Type, ValueId, Var
 from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
 from mstarc.passes.ranges import Ranges, walk_ranges
-from mstarc.passes.straight_lines import Line, changes, straight_lines
+from mstarc.passes.row_ranks import UNIFORM, Ranks, stackable
+from mstarc.passes.straight_lines import Condition, Line, changes, statements, straight_lines
 
-#: rank of an expression that is one value for the whole batch
-UNIFORM = -1
 MOST_ROWS = 4096  # of a table
-_BODY = (Compute, Invoke, Sample, Noise, Emit, Send, Collect, Stop)
+_BODY = (Compute, Invoke, Sample, Noise, Emit, Send, Collect, Stop)  # each alone or, calls, in a `parallel`
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Region:
 
     carried, given: types of the carried values and of the fixed ones. tables: those of the fixed that are read row by row, with their
     rows beyond the loop's bound and their rows in all. collects: names, in the order of the loop's gathers. conditions: of the host,
-    which say the body that runs; bodies that are the same are one.
+    which say the body that runs; bodies that are the same are one. ragged: values are kept request by request.
     """
 
     walk: str
@@ -71,8 +72,9 @@ class Region:
     given: tuple[Type, ...]
     tables: Mapping[ValueId, tuple[int, int]]
     collects: tuple[str, ...]
-    conditions: tuple[Expr, ...]
+    conditions: tuple[Condition, ...]
     bodies: tuple[Body, ...]
+    ragged: bool
 
     @property
     def method(self) -> str:
@@ -128,7 +130,15 @@ def _region(walk: Walk, loop: Loop, values: Mapping[ValueId, Value], names: Name
         collects=tuple(gather.name for gather in loop.gathers),
         conditions=conditions,
         bodies=_bodies(f"{walk.name}_{loop.label}", lines),
+        ragged=not all(stackable(kind) for line in lines for kind in _kinds(line.loop, shaped)),
     )
+
+
+def _kinds(loop: Loop, values: Mapping[ValueId, Value]) -> Iterator[Type]:
+    """The types of all values of a straight body, from outside or made."""
+    yield from (carry.inner.type for carry in loop.carries)
+    yield from (values[ident].type for ident in _outside(loop))
+    yield from (value.type for op in statements(loop.body) for value in results_of(op))
 
 
 def _bodies(name: str, lines: Sequence[Line]) -> tuple[Body, ...]:
@@ -140,19 +150,26 @@ def _bodies(name: str, lines: Sequence[Line]) -> tuple[Body, ...]:
 
 
 def _sends(loop: Loop) -> tuple[tuple[str, int], ...]:
-    streams = [op.stream for op in loop.body.ops if isinstance(op, Send)]
+    streams = [op.stream for op in statements(loop.body) if isinstance(op, Send)]
     return tuple((stream, streams.count(stream)) for stream in sorted(set(streams)))
 
 
 def _exprs(loop: Loop) -> Iterator[Expr]:
     """What a straight body evaluates."""
-    yield from (expr for op in loop.body.ops for expr in exprs_of(op))
+    yield from (expr for op in statements(loop.body) for expr in _evaluated(op))
     yield from (carry.next for carry in loop.carries)
+
+
+def _evaluated(op: Op) -> tuple[Expr, ...]:
+    """What an operation of a straight body evaluates: noise its dims, too."""
+    return op.result.type.dims if isinstance(op, Noise) and isinstance(op.result.type, Tensor) else exprs_of(op)
 
 
 def _outside(loop: Loop) -> set[ValueId]:
     """Values that a straight body reads and does not make."""
-    inside = {value.id for op in loop.body.ops for value in results_of(op)} | {carry.inner.id for carry in loop.carries}
+    inside = {value.id for op in statements(loop.body) for value in results_of(op)} | {
+        carry.inner.id for carry in loop.carries
+    }
     return {ident for expr in _exprs(loop) for ident in vars_of(expr)} - inside
 
 
@@ -166,7 +183,7 @@ def _tables(lines: Sequence[Line], values: Mapping[ValueId, Value], ranges: Rang
     """
     loop = lines[0].loop
     times = ranges.of(loop.bound)
-    if loop.kind != "times" or any(isinstance(op, Stop) for op in loop.body.ops):
+    if loop.kind != "times" or any(isinstance(op, Stop) for op in statements(loop.body)):
         return {}
     found: dict[ValueId, tuple[int, int]] = {}
     for ident in _outside(loop):
@@ -206,20 +223,16 @@ def _as_table(value: Value, rows: int) -> Value:
 # ------------------------------------------------------------------------------------------------------- what fits a region
 
 
-def is_region(
-    loop: Loop, values: Mapping[ValueId, Value], names: Names, tables: Container[ValueId] = frozenset()
-) -> bool:
+def is_region(loop: Loop, values: Mapping[ValueId, Value], names: Names, tables: Container[ValueId]) -> bool:
     """Whether a straight body can run for many requests at once."""
     ranks = Ranks(values, loop.label, tables)
-    sends = sum(isinstance(op, Send) for op in loop.body.ops)
-    if sends > 1 or not all(isinstance(op, _BODY) for op in loop.body.ops):
+    ops = tuple(statements(loop.body))
+    if sum(isinstance(op, Send) for op in ops) > 1 or not all(isinstance(op, _BODY) for op in ops):
         return False
-    fixed = {i for op in loop.body.ops for expr in exprs_of(op) for i in vars_of(expr)}
-    stacked = [*(values[i].type for i in fixed), *(carry.inner.type for carry in loop.carries)]
     return (
-        all(stackable(kind) for kind in stacked)
+        all(isinstance(kind, Tensor) for kind in _kinds(loop, values))
         and all(ranks.row(carry.next) for carry in loop.carries)
-        and all(_fits(op, ranks, names) for op in loop.body.ops)
+        and all(_fits(op, ranks, names) for op in ops)
     )
 
 
@@ -229,84 +242,25 @@ def _fits(op: object, ranks: Ranks, names: Names) -> bool:
             decl = names.op(op)
             return decl is not None and _call_fits(op, decl, ranks)
         case Sample(logits=value):
-            return ranks.row(value)
+            return ranks.row(value) and ranks.stacks(value)
         case Collect(value=value) | Send(value=value):
             return ranks.row(value)
         case Emit(value=value, attrs=attrs):
             return ranks.row(value) and all(ranks.of(attr) == UNIFORM for _, attr in attrs)
         case Stop(cond=cond, carried=carried):
             return ranks.of(cond) in (UNIFORM, 0) and all(ranks.row(value) for value in carried)
-        case Noise(result=result):
-            return stackable(result.type)
-        case Compute(result=result, expr=expr):
-            return ranks.row(expr) and stackable(result.type)
+        case Noise():
+            return all(ranks.of(dim) in (UNIFORM, 0) for dim in _evaluated(op))
+        case Compute(expr=expr):
+            return ranks.row(expr)
     return False
 
 
 def _call_fits(op: Invoke, decl: OpDecl, ranks: Ranks) -> bool:
-    """Arguments are rows or left out, none is for the host; results have one shape for all requests."""
-    return (
-        not any(port.host for port in decl.params)
-        and all(arg is None or ranks.row(arg) for arg in op.args)
-        and all(value is None or stackable(value.type) for value in op.results)
+    """None of the arguments is for the host. One may be the same number for all, or a value that some requests do not have."""
+    return not any(port.host for port in decl.params) and all(
+        arg is None or ranks.of(arg) is not None or ranks.may_be_absent(arg) for arg in op.args
     )
-
-
-def stackable(kind: Type) -> bool:
-    """Whether values of the type have one shape in every request: its dims are numbers and configs."""
-    return (
-        isinstance(kind, Tensor)
-        and not kind.optional
-        and all(
-            isinstance(part, (Lit, Unary, Binary)) or (isinstance(part, Ref) and part.scope == "config")
-            for dim in kind.dims
-            for part in every_expr(dim)
-        )
-    )
-
-
-class Ranks:
-    """Ranks of expressions in a region, without the dim of rows; None where the expression has no meaning row by row. Only a table has
-    a row for each iteration."""
-
-    def __init__(self, values: Mapping[ValueId, Value], label: str, tables: Container[ValueId] = frozenset()) -> None:
-        self._values, self._label, self._tables = values, label, tables
-
-    def row(self, expr: Expr) -> bool:
-        """Whether the expression has one row per request."""
-        rank = self.of(expr)
-        return rank is not None and rank != UNIFORM
-
-    def of(self, expr: Expr) -> int | None:
-        """Rank of a row; UNIFORM for literals and configs; None if it cannot be said elementwise."""
-        match expr:
-            case Lit():
-                return UNIFORM
-            case Ref(scope="config"):
-                return UNIFORM
-            case Ref(scope="iter", name=name):
-                return 0 if name == self._label else None
-            case Ref(scope="param" | "let"):
-                return 0
-            case Apply(fn="wants" | "given"):
-                return 0
-            case Var(ident):
-                kind = self._values[ident].type
-                return len(kind.dims) if isinstance(kind, Tensor) and stackable(kind) else None
-            case Unary(_, x):
-                return self.of(x)
-            case Binary(_, a, b):
-                return _joined(self.of(a), self.of(b))
-            case Index(Var(ident) as base, (at,)) if not isinstance(at, Slice):
-                rank, places = self.of(base), (UNIFORM, 0) if ident in self._tables else (UNIFORM,)
-                return rank - 1 if rank and self.of(at) in places else None
-        return None
-
-
-def _joined(a: int | None, b: int | None) -> int | None:
-    if a is None or b is None or UNIFORM in (a, b):
-        return None if a is None or b is None else max(a, b)
-    return max(a, b) if a == b or 0 in (a, b) else None  # one number a row goes with all that the row holds
 
 
 def loops_of(block: Block) -> Iterable[Loop]:
@@ -329,4 +283,5 @@ def say_regions(program: Program, regions: dict[str, dict[str, Region]]) -> Iter
             else:
                 fixed = ", ".join(f"%{ident}" for ident in region.fixed) or "nothing"
                 found = ", ".join(f"`{body.method}`" for body in region.methods())
-                yield f"loop {walk.name}.{loop.label}: region {found}, reads {fixed} from outside"
+                kept = ", request by request" if region.ragged else ""
+                yield f"loop {walk.name}.{loop.label}: region {found}, reads {fixed} from outside{kept}"

@@ -108,8 +108,11 @@ def _of_policy(stream: Stream, policy: Policy | None) -> Iterator[str]:
 
 
 def _of_producer(walk: Walk, loop: Loop, names: Names) -> Iterator[str]:
-    if loop.label not in form_regions(walk, names.program):
+    region = form_regions(walk, names.program).get(loop.label)
+    if region is None:
         yield f"loop `{loop.label}` runs in its walk's coroutine, not on the device"
+    elif region.ragged:
+        yield f"values of loop `{loop.label}` differ in shape from request to request"
     for reason in speculation_of(walk, loop, names).reasons:
         yield f"loop `{loop.label}` may not run ahead: {reason}"
 

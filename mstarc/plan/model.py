@@ -132,8 +132,9 @@ class BarPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """region: the method that runs it for many requests, or "" if the walk's coroutine does; carry, fixed: the types of its arguments.
-    others: further methods, where conditions of the host decide between them.
+    """region: the method that runs it for many requests, or "" if the walk's coroutine does; carry, fixed: the types of its arguments,
+    none if it is ragged: then they are kept request by request. others: further methods, where conditions of the host decide between
+    them.
 
     checks: its `stop when` on device values; without one its end is known before it starts. ahead: iterations may run before it is
     known that it has ended, and `rollback` says what is cut back then (contexts, samplers); else `bars` say what forbids it.

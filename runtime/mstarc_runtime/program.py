@@ -163,7 +163,8 @@ class Walk(Protocol):
 
 
 class Batch(Protocol):
-    """The rows (requests) of one iteration of a region. Arrays have a leading dim of rows, aligned with each other.
+    """The rows (requests) of one iteration of a region. Arrays have a leading dim of rows, aligned with each other; in a ragged region
+    (`WorkerProgram.RAGGED`) values with dims are kept request by request, with operators that go row by row.
 
     `params.x`, `config.x` and `iter` are arrays or scalars that broadcast against rows ([B] for params and iter).
     """
@@ -184,6 +185,27 @@ class Batch(Protocol):
 
     def at(self, table: Array, index: Array) -> Array:
         """table[index] of each row: table [B, n, ...], index [B] or one for all."""
+        ...
+
+    def arm(
+        self,
+        op: str,
+        *args: Array,
+        writes: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (),
+        only: tuple[int, ...] | None = None,
+    ) -> Any:
+        """A call for `parallel`."""
+        ...
+
+    def parallel(self, *arms: Any) -> tuple[Any, ...]:
+        """Run calls that do not depend on each other; those of one op are rows of one batch. Gives what each gives."""
+        ...
+
+    def guide(self, v: Array, *branches: Array, settings: Callable[[Any], tuple[Any, ...]]) -> Array:
+        """Classifier-free guidance (`mstarc_runtime.guidance`) of each row. settings: what follows the branches, of a row's `iter`,
+        `params`, `config` and `host`.
+        """
         ...
 
     def number(self, of: Callable[[Any], Any]) -> Array:
@@ -220,6 +242,8 @@ class WorkerProgram:
     SENDS: ClassVar[Mapping[str, Mapping[str, int]]] = {}
     #: region method -> names it collects, in the order in which `walk.loop` gives them after the carried values
     COLLECTS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    #: region methods whose values differ in shape from request to request, or are not there for some of them
+    RAGGED: ClassVar[tuple[str, ...]] = ()
 
 
 # --------------------------------------------------------------------------------------------------------------- conductor

@@ -1,4 +1,4 @@
-"""A two-layer transformer that notes every call, and a host function that lays parts out, for test_branches."""
+"""A two-layer transformer that notes every call, and a host function that lays parts out, for test_branches and test_ragged."""
 
 from __future__ import annotations
 
@@ -47,3 +47,8 @@ class Lm:
     def flow(self, run: Any, x: Any, t: Any) -> Any:
         """x [B, 3, 8], t [B]."""
         return self._run(run, "flow", (x + t.view(-1, 1, 1)).reshape(-1, 8)).view(-1, 3, 8)
+
+    def drift(self, run: Any, x: Any, t: Any) -> Any:
+        """x [rows of all, 8], t [B]."""
+        times = t.repeat_interleave(torch.tensor(run.rows))
+        return self._run(run, "drift", x + times[:, None])

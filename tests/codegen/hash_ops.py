@@ -82,7 +82,7 @@ class HashOps:
     def fits(self, first: Any, other: Any) -> bool:
         return first.only == other.only and first.writes == other.writes and first.reads == other.reads
 
-    def call_rows(self, op: str, calls: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def call_rows(self, op: str, calls: Sequence[tuple[Any, Any]], force: bool = False) -> list[Any]:
         return [
             self._one(op, wait.walk, session, wait.args, wait.writes, wait.reads, wait.only) for session, wait in calls
         ]

@@ -121,8 +121,6 @@ def test_one_number_a_row_goes_with_all_that_the_row_holds(expr: str, text: str)
             "credit is made sure of before an iteration: two sends ask for more than the language",
         ),
         ("%2 y2: i64[] = invoke n.at(%1, 3)", "an argument for the host"),
-        ("%2 y2: f32[dim.F] = invoke n.grow(%1)", "results differ in length, so rows cannot be stacked"),
-        ("%2 y2: i64[] = invoke n.f(3)", "an argument without rows"),
         ("emit 3 as m", "a value without rows"),
         ("emit %1 as m(rate = param.p)", "an attribute would be one value for all rows"),
         ("drop main", "contexts are per request"),
@@ -193,23 +191,77 @@ def test_a_table_has_a_row_even_if_nothing_reads_it() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "read"),
-    [("max 3", "%1[iter.l]"), ("times 3", "%1[iter.l - 1]"), ("times 5000", "%1[iter.l]"), ("times 3", "%1[0]")],
+    [("max 3", "%1[iter.l]"), ("times 3", "%1[iter.l - 1]"), ("times 5000", "%1[iter.l]")],
 )
 def test_other_reads_of_an_open_length_stay_outside(kind: str, read: str) -> None:
     assert not is_region(program(TABLE.format(kind=kind, read=read), TABLE_REQUEST)), "no bound, or no row for sure"
 
 
-def test_carried_values_of_open_length_stay_outside() -> None:
-    text = """walk w(%0 v: i64[dim.N]) {
+OPEN = """walk w(%0 v: i64[dim.N], %1 t: i64[dim.M]) {
   loop l times 2
-    carry %1 x: i64[dim.N] = %0 then %2 -> %3 z: i64[dim.N]
+    carry %2 x: i64[dim.N] = %0 then %3 -> %4 z: i64[dim.N]
   do {
-    %2 y: i64[dim.N] = compute %1 + %1
+    %3 y: i64[dim.N] = compute EXPR
   }
 }
 """
-    request = "request r(%0 start: host i64[dim.N]) -> (m) {\n  call w(%0)\n}\n"
-    assert not is_region(program(text, request))
+OPEN_REQUEST = "request r(%0 start: host i64[dim.N], %1 t: host i64[dim.M]) -> (m) {\n  call w(%0, %1)\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        ("%2 + %2", "x + x"),
+        ("%2 * param.p - iter.l", "x * b.params.p - b.iter"),
+        ("%2 + %1[0]", "x + b.at(t, 0)"),
+        ("(%1[iter.l] + 1) * %2", "(b.at(t, b.iter) + 1) * x"),
+    ],
+)
+def test_values_of_open_length_are_kept_request_by_request(expr: str, text: str) -> None:
+    """So a number needs no dims to stand beside them."""
+    found = program(OPEN.replace("EXPR", expr), OPEN_REQUEST)
+    assert form_regions(found.walks[0], found)["l"].ragged
+    assert f"y = {text}\n" in worker(found)
+    assert 'RAGGED = ("w_l",)' in worker(found)
+
+
+def test_a_result_of_open_length_makes_its_region_ragged() -> None:
+    found = in_loop("%2 y2: f32[dim.F] = invoke n.grow(%1)", "%1 x: i64[] = %0 then %1 -> %9 y: i64[]")
+    assert form_regions(found.walks[0], found)["l"].ragged
+
+
+def test_a_number_may_be_an_argument_of_all_rows() -> None:
+    found = in_loop("%2 y2: i64[] = invoke n.f(3)")
+    assert 'y2 = b.call("n.f", 3)' in worker(found)
+
+
+PARALLEL = """parallel {
+%2 a: i64[] = invoke llm.peek(%1, param.p + 1) reads main
+%3 c: i64[] = invoke llm.peek(%1, param.p + 1) reads side
+when iter.l > 0 {
+%4 d: i64[] = invoke n.f(%1)
+} -> (%4 to %5 d2: i64[]?)
+}
+%6 y2: i64[] = invoke n.maybe(%2, %5)
+%7 z2: i64[] = compute %6 + %3"""
+
+
+def test_calls_of_a_parallel_are_arms_and_what_they_share_is_computed_once() -> None:
+    """So equal calls are known to be equal."""
+    peek = "  op peek(x: i64[], t: f32[]) -> (y: i64[]) { attend full positions same takes 2 frozen }\n"
+    decls = DECLS.replace("  op step(", peek + "  op step(")
+    body = f"walk w(%0 v: i64[]) {{\n  loop l times 3\n    carry %1 x: i64[] = %0 then %7 -> %8 y: i64[]\n  do {{\n{PARALLEL}\n  }}\n}}\n"
+    found = parse_program(decls + body + REQUEST)
+    verify(found)
+    text = worker(found)
+    assert (
+        "t = b.number(lambda row: row.params.p + 1)\n        a, c, d = b.parallel(\n"
+        '            b.arm("llm.peek", x, t, reads=("main",)), b.arm("llm.peek", x, t, reads=("side",)), b.arm("n.f", x)\n'
+    ) in text
+    assert (
+        'a, c = b.parallel(b.arm("llm.peek", x, t, reads=("main",)), b.arm("llm.peek", x, t, reads=("side",)))' in text
+    )
+    assert "RAGGED" not in text
 
 
 def test_logic_of_rows_and_what_lives_after_a_stop() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from mstarc.codegen.package import compile_model, write_package
@@ -21,6 +22,9 @@ from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.interp_machine import ComponentMachine
 from mstarc_runtime.package import load_conductor
+from mstarc_runtime.worker.rank import Regions
+
+PAGES = 1000  # of a pool: more than these requests need, less than its share of the memory
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,15 @@ def compiled(folder: Path, walk: str, binding: str) -> tuple[Program, Linked]:
     assert linked is not None, [d.message for d in report.findings()]
     program = found.model.bound or found.model.program
     assert program is not None
-    return program, linked
+    caches = [msgspec.structs.replace(cache, pages=PAGES) for cache in linked.caches]
+    return program, msgspec.structs.replace(linked, caches=caches)
 
 
-async def served(linked: Linked, asked: Sequence[Asked], shuffle: int | None = None) -> list[Got]:
+async def served(
+    linked: Linked, asked: Sequence[Asked], shuffle: int | None = None, regions: Regions = "auto"
+) -> list[Got]:
     """All requests at once. Afterwards nothing may be held."""
-    cluster = LocalCluster(linked, shuffle)
+    cluster = LocalCluster(linked, shuffle, regions)
     engine = Engine(linked, load_conductor(linked), cluster)
     name = engine.program.ENTRIES[0].name
     await engine.start()

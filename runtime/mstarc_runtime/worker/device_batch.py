@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -264,7 +265,7 @@ class DeviceBatch:
             raise NotOnDevice(f"op `{op}` is on another rank")
         bound = self.state.rank.ops.bound(op)
         link = bound.link
-        args = tuple(None if arg is ABSENT else arg for arg in args)
+        args = tuple(None if arg is ABSENT else self._rowwise(arg) for arg in args)
         if handed_count(bound.node, link) or bound.arrays != "torch":
             raise NotOnDevice(f"op `{op}` draws, keeps cells, or computes on the host")
         if bound.node.kind == "transformer":
@@ -276,6 +277,18 @@ class DeviceBatch:
         if only is None or link.results <= 1:
             return values
         return values[only[0]] if len(only) == 1 else tuple(values[k] for k in only)
+
+    def arm(self, op: str, *args: Any, **named: Any) -> Callable[[], Any]:
+        """See `Batch.arm`."""
+        return partial(self.call, op, *args, **named)
+
+    def parallel(self, *arms: Callable[[], Any]) -> tuple[Any, ...]:
+        """See `Batch.parallel`. One after the other: the host is not between them."""
+        return tuple(arm() for arm in arms)
+
+    def guide(self, v: Tensor, *branches: Any, settings: Callable[[Any], tuple[Any, ...]]) -> Any:
+        """See `Batch.guide`. Raises NotOnDevice: what it mixes differs from request to request."""
+        raise NotOnDevice("`guide` goes request by request")
 
     def _transform(self, bound: BoundOp, args: Sequence[Any], writes: tuple[str, ...], reads: tuple[str, ...]) -> Any:
         state, link = self.state, bound.link

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from mstarc_runtime.cache.pool import OutOfPages
 from mstarc_runtime.sampling.sampler import BadLogits
+from mstarc_runtime.worker.batch import Row
 from mstarc_runtime.worker.device_batch import DeviceBatch, Outcome, Record
 from mstarc_runtime.worker.device_row import DeviceRow, Taken, Written, kept_in_order
 from mstarc_runtime.worker.device_runner import Fetch, Runner
 from mstarc_runtime.worker.device_state import FAILED, RUNNING, STOPPED, Entrant, LoopState
-from mstarc_runtime.worker.regions import Row, end_loop
+from mstarc_runtime.worker.regions import end_loop
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mstarc_runtime.cache.contexts import NO_ID, Context
+from mstarc_runtime.worker.batch import Row
 from mstarc_runtime.worker.device_batch import Record
-from mstarc_runtime.worker.regions import Row
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank

@@ -175,9 +175,9 @@ class OpTable:
 
     # -------------------------------------------------------------------------------------------------------------- calls
 
-    def call_rows(self, op: str, calls: Sequence[tuple[Session, CallWait]]) -> list[Any]:
+    def call_rows(self, op: str, calls: Sequence[tuple[Session, CallWait]], force: bool = False) -> list[Any]:
         """One outcome per call: the op's result (a tuple if it has several), or the exception it raised. After OutOfPages the call is to
-        be made again when the request's turn has come: see `swap`.
+        be made again when the request's turn has come; with `force` any other request makes room for it: see `swap`.
 
         The calls are of one walk, as far as an op draws: `fits` sees to it.
         """
@@ -193,7 +193,7 @@ class OpTable:
         outcomes: list[Any] = []
         for (session, wait), row, place in zip(calls, rows, places, strict=True):
             try:
-                outcomes.append(self._alone(bound, first.walk, session, row, place, wait.only, force=False))
+                outcomes.append(self._alone(bound, first.walk, session, row, place, wait.only, force))
             except Exception as error:
                 outcomes.append(error)
         return outcomes

@@ -42,10 +42,10 @@ from mstarc_runtime.worker.swap import Swaps
 from mstarc_runtime.worker.walks import WalkRun
 
 if TYPE_CHECKING:
+    from mstarc_runtime.worker.batch import Rows
     from mstarc_runtime.worker.device_regions import DeviceOptions
     from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.late_draws import LateDraws
-    from mstarc_runtime.worker.regions import Rows
 
 Regions: TypeAlias = 'DeviceOptions | Literal["auto", "host"]'
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from mstarc_runtime.abi.linked import LoopLink
 from mstarc_runtime.errors import OutOfPages
 from mstarc_runtime.program import ABSENT
-from mstarc_runtime.worker.regions import RegionLoop, Row, Rows
+from mstarc_runtime.worker.batch import Row, Rows
+from mstarc_runtime.worker.regions import RegionLoop
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, ParallelWait, SendWait, TakeWait
 
 if TYPE_CHECKING:
@@ -277,24 +278,34 @@ class Scheduler:
         self.go_on(Row(run, wait), tuple(self.rank.arrays.asarray(value) for value in wait.carry))
 
     def go_on(self, row: Row, carry: tuple[Any, ...]) -> None:
-        """Run a row's body together with requests whose values have the same shapes: a batch is one array per value."""
-        fixed = tuple(self.rank.arrays.asarray(value) for value in row.wait.fixed)
-        key = loop_key(row.body.__name__, carry + fixed)
-        loop = self.device_loop(key, row.run.name, carry, fixed) or self._host_loop(key)
+        """Run a row's body together with other requests, on the device if regions run there."""
+        key, fixed = self._key(row, carry)
+        ragged = key[0] in self.rank.program.RAGGED
+        on_device = None if ragged else self.device_loop(key, row.run.name, carry, fixed)
+        loop = on_device or self._host_loop(key)
         loop.join(row, carry)
         self.ready(loop)
 
     def join_host(self, row: Row, carry: tuple[Any, ...]) -> None:
         """The host's loop goes on with a row that a device loop cannot run."""
-        fixed = tuple(self.rank.arrays.asarray(value) for value in row.wait.fixed)
-        loop = self._host_loop(loop_key(row.body.__name__, carry + fixed))
+        key, _ = self._key(row, carry)
+        loop = self._host_loop(key)
         loop.join(row, carry)
         self.ready(loop)
 
+    def _key(self, row: Row, carry: tuple[Any, ...]) -> tuple[LoopKey, tuple[Any, ...]]:
+        """Which requests a row is batched with, and its values from outside: with those whose values have the same shapes, if a batch is
+        one array per value; with all in a ragged region.
+        """
+        name = row.body.__name__
+        fixed = tuple(self.rank.arrays.asarray(value) for value in row.wait.fixed)
+        return (name, ()) if name in self.rank.program.RAGGED else loop_key(name, carry + fixed), fixed
+
     def warm_up(self, link: LoopLink, progress: Callable[[int, int, str], None]) -> None:
-        """Capture the bodies of a region before its first request comes."""
+        """Capture the bodies of a region before its first request comes. Those of a ragged one run on the host."""
         for name in (link.region, *link.others):
-            self._warm_up(link, name, progress)
+            if name not in self.rank.program.RAGGED:
+                self._warm_up(link, name, progress)
 
     def _warm_up(self, link: LoopLink, name: str, progress: Callable[[int, int, str], None]) -> None:
         carry, fixed = (

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mstarc_runtime.guidance import guide
 from mstarc_runtime.program import Absent
 from mstarc_runtime.worker.waits import CallWait, ExternWait, LoopWait, ParallelWait, SendWait, TakeWait
@@ -141,8 +143,9 @@ class WalkRun:
         return guide(v, *branches_and_settings)
 
     def rows(self, values: Any, least: int, count: int) -> Any:
-        """See `Walk.rows`."""
-        table = self.rank.arrays.asarray(values)
+        """See `Walk.rows`. A tuple holds f32 numbers of the host."""
+        found = np.asarray(values, np.float32) if isinstance(values, tuple) else values
+        table = self.rank.arrays.asarray(found)
         if len(table) < least:
             raise IndexError(f"{least} rows are read of a value that has {len(table)}")
         return self.rank.arrays.resized(table, count)
