@@ -190,6 +190,7 @@ def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names, s
         others=[body.method for body in region.methods()[1:]] if region else [],
         carry=[print_type(kind) for kind in region.carried] if region and not region.ragged else [],
         fixed=[print_type(kind) for kind in region.given] if region and not region.ragged else [],
+        ragged=region is not None and region.ragged,
         checks=ahead.device_stops,
         ahead=ahead.legal,
         rollback=list(ahead.rollback),

@@ -133,7 +133,7 @@ class BarPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
     """region: the method that runs it for many requests, or "" if the walk's coroutine does; carry, fixed: the types of its arguments,
-    none if it is ragged: then they are kept request by request. others: further methods, where conditions of the host decide between
+    none if it is ragged: its values are kept request by request then. others: further methods, where conditions of the host decide between
     them.
 
     checks: its `stop when` on device values; without one its end is known before it starts. ahead: iterations may run before it is
@@ -149,6 +149,7 @@ class LoopPlan(msgspec.Struct, frozen=True, kw_only=True):
     others: list[str] = []
     carry: list[str] = []
     fixed: list[str] = []
+    ragged: bool = False
     checks: int = 0
     ahead: bool = False
     rollback: list[str] = []

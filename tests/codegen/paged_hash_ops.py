@@ -46,13 +46,15 @@ class PagedHashOps(HashOps):
     def swaps_of(self, op: str) -> tuple[Any, ...]:
         return (self.swap,) if self._links[op][0] == "transformer" else ()
 
-    def call_rows(self, op: str, calls: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def call_rows(self, op: str, calls: Sequence[tuple[Any, Any]], force: bool = False) -> list[Any]:
         outcomes: list[Any] = []
+        self._in_region = force
         for session, wait in calls:
             try:
                 outcomes += super().call_rows(op, [(session, wait)])
             except OutOfPages as error:
                 outcomes.append(error)
+        self._in_region = False
         return outcomes
 
     def call_batch(self, *args: Any) -> Any:

@@ -279,6 +279,11 @@ def a_region_that_carries_something_else(draw: random.Random, plan: Any) -> None
     a_loop(draw, plan, lambda loop: loop["region"])["carry"].append("i64[]")
 
 
+@edit("MC610")
+def a_region_of_one_size_said_to_be_ragged(draw: random.Random, plan: Any) -> None:
+    a_loop(draw, plan, lambda loop: loop["region"] and not loop["ragged"])["ragged"] = True
+
+
 @edit("MC702")
 def a_region_of_any_size(draw: random.Random, plan: Any) -> None:
     a_loop(draw, plan, lambda loop: loop["region"])["fixed"].append("f32[dim.T]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from mstarc.ir.core import Compute, Extern, ForChunks, Loop, Next, Op, Phi, Send, Value, Walk, When
-from mstarc.ir.types import Expr, ValueId, Var
+from mstarc.ir.types import Expr, Type, ValueId, Var
 from mstarc.ir.visit import entries_of, every_expr, every_op, exprs_of, results_of, substituted, vars_of
 
 
@@ -25,6 +25,10 @@ class Flow:
             self._by.update({value.id: op for value in results_of(op)})
             phis: Sequence[Phi] = op.results if isinstance(op, When) else ()
             self._inner.update({phi.result.id: phi.inner for phi in phis})
+
+    def kind(self, ident: ValueId) -> Type:
+        """The type of a value."""
+        return self._values[ident].type
 
     def on_device(self, expr: Expr) -> bool:
         """Whether an expression reads a device value."""

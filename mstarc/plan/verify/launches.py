@@ -30,7 +30,7 @@ from mstarc.ir.core import (
 )
 from mstarc.ir.text.expressions import print_type
 from mstarc.ir.types import Expr, Ref, Tensor, Type, Unary, Var
-from mstarc.ir.visit import blocks_of, every_expr, every_op
+from mstarc.ir.visit import blocks_of, every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.plan.evaluate import parse_type
 from mstarc.plan.model import LoopPlan, OpPlan, Plan
 from mstarc.plan.rules import MC610
@@ -142,14 +142,16 @@ class _Launch:
 
     def _region(self) -> Iterator[Fault]:
         for op in self._reached(self.loop.body, {}):
-            what = self._impure(op) or self._unsized(op)
+            what = self._impure(op) or ("" if self.row.ragged else self._unsized(op))
             if what:
                 yield self._broken(op, f"is said to run for many requests at once, but {what}")
         if sum(isinstance(op, Send) for op in self.loop.body.ops) > 1:
             yield self._fault(
                 rules.MC702, "is said to run for many requests at once, but sends more than one item each step"
             )
-        carried = [print_type(carry.inner.type) for carry in self.loop.carries]
+        carried = [] if self.row.ragged else [print_type(carry.inner.type) for carry in self.loop.carries]
+        if self.row.ragged and (self.row.fixed or all(map(sized, self._kinds()))):
+            yield self._fault(MC610, "is said to keep values request by request, and they have one size")
         if self.row.carry != carried:
             yield self._fault(MC610, f"is said to carry {self.row.carry}, and carries {carried}")
         for text in (*self.row.carry, *self.row.fixed):
@@ -157,6 +159,12 @@ class _Launch:
                 yield self._fault(
                     rules.MC702, f"is said to take a `{text}`, whose size differs from request to request"
                 )
+
+    def _kinds(self) -> Iterator[Type]:
+        """The types of what it carries, makes and takes from outside."""
+        yield from (carry.inner.type for carry in self.loop.carries)
+        yield from (value.type for op in self.ops for value in results_of(op))
+        yield from (self.flow.kind(ident) for op in self.ops for expr in exprs_of(op) for ident in vars_of(expr))
 
     def _reached(self, block: Block, assumed: Mapping[Expr, bool]) -> Iterator[Op]:
         """The operations of a block, but those behind a condition and its opposite."""
