@@ -71,9 +71,20 @@ class PagedHashOps(HashOps):
         with self.swap.asking(session, force=self._in_region):
             if not link.frozen:
                 takes = count_rows(link, [None if arg is ABSENT else arg for arg in args], session)
-                for name in writes:
-                    session.context(name).reserve(takes)
+                self._reserve([session.context(name) for name in writes], takes)
             return super()._one(op, walk, session, args, writes, reads, only)
+
+    @staticmethod
+    def _reserve(contexts: Sequence[Context], takes: int) -> None:
+        """Room in all of them, or in none."""
+        held = [len(context.pages) for context in contexts]
+        try:
+            for context in contexts:
+                context.reserve(takes)
+        except OutOfPages:
+            for context, pages in zip(contexts, held, strict=True):
+                context.release_reserved(keep=pages)
+            raise
 
     def _on(self, node: str, decl: OpDecl, context: Any, values: Any, shapes: Any, takes: int) -> Any:
         step = 0 if decl.attrs.positions == "same" else 1

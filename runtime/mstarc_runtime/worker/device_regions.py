@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mstarc_runtime.cache.pool import OutOfPages
 from mstarc_runtime.sampling.sampler import BadLogits
 from mstarc_runtime.worker.batch import Row
 from mstarc_runtime.worker.device_batch import DeviceBatch, Outcome, Record
@@ -333,7 +332,9 @@ class DeviceLoop:
                 continue
             until = self._limit(row, steps)
             if until > row.until:
-                self._reserve(row, until)
+                swap = row.promise(self.rank.swaps, until)
+                if swap is not None:
+                    self._await_pages(row, swap)
             elif row.settled() and not row.parked:
                 self._stall(row)
         if self.rank.swaps.full():  # pages of a row may have been taken for an older one that came later
@@ -341,25 +342,6 @@ class DeviceLoop:
                 if self.rank.swaps.held_up(row.row.run) is not None:
                     row.until = row.expect
         return any(row.until > row.expect for row in self.rows.values())
-
-    def _reserve(self, row: DeviceRow, until: int) -> None:
-        """Let the row go on before `until`, or less far, as there are pages; if there are none, it waits for them."""
-        try:
-            row.reserve(until)
-            row.until = until
-            return
-        except OutOfPages as error:
-            lacking = error
-        for goal in dict.fromkeys((until, row.expect + 1)):
-            try:
-                with self.rank.swaps.asking(row.row.run):
-                    row.reserve(goal)
-                row.until = goal
-                return
-            except OutOfPages as error:
-                lacking = error
-        if not row.parked:
-            self._await_pages(row, self.rank.swaps.of(lacking.pool))
 
     def _await_pages(self, row: DeviceRow, swap: Swap) -> None:
         """A row whose request waits for pages; one that waits for credit is looked at again when that has come."""
@@ -420,7 +402,8 @@ class DeviceLoop:
             if full and self.rank.swaps.held_up(row.row.run) is not None:
                 continue  # it does not run, and its pages may be on the host
             if row.moved != row.row.session.moved:
-                self._show_pages(slot, row)
+                row.moved = row.row.session.moved
+                self.state.show_pages(slot, row.row.session)
             for name, written in row.written.items():
                 if written.shown != (slot, len(written.context.pages)):
                     written.shown = (slot, len(written.context.pages))
@@ -436,12 +419,6 @@ class DeviceLoop:
         fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *results, *to_host])
         self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept, bucket, steps, time.monotonic()))
         self._since += steps
-
-    def _show_pages(self, slot: int, row: DeviceRow) -> None:
-        """Pages of the row's request have moved: tell the device where those of all its contexts are."""
-        row.moved = row.row.session.moved
-        for name, slots in self.state.contexts.items():
-            slots.set_pages(slot, row.row.session.contexts[name].pages)
 
     def _settle(self, run: Run) -> None:
         """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""

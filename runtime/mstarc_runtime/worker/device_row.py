@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from mstarc_runtime.cache.contexts import NO_ID, Context
+from mstarc_runtime.errors import OutOfPages
 from mstarc_runtime.worker.batch import Row
 from mstarc_runtime.worker.device_batch import Record
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.swap import Swap, Swaps
 
 
 @dataclass(slots=True)
@@ -64,6 +66,25 @@ class DeviceRow:
         """Pages for every iteration before `until`. Raises OutOfPages."""
         for written in self.written.values():
             written.context.reserve((until - self.start) * written.each)
+
+    def promise(self, swaps: Swaps, until: int) -> Swap | None:
+        """Let the row go on before `until`, or one iteration far where the pages of younger requests reach no further. Gives the line to
+        wait in if there are none."""
+        try:
+            self.reserve(until)
+            self.until = until
+            return None
+        except OutOfPages as error:
+            pool = error.pool
+        for goal in (until, self.expect + 1):
+            try:
+                with swaps.asking(self.row.run):
+                    self.reserve(goal)
+                self.until = goal
+                return None
+            except OutOfPages as error:
+                pool = error.pool
+        return swaps.of(pool)
 
     def draw(self, record: Record, times: int, tokens: Sequence[int] | None) -> None:
         """So many executions of a drawing site; `tokens`: what a sampler drew."""

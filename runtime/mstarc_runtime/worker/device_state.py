@@ -163,6 +163,11 @@ class LoopState:
             for entrant in entrants:
                 contexts.set_pages(entrant.slot, entrant.context(name).pages)  # uploaded when a run is launched
 
+    def show_pages(self, slot: int, session: Session) -> None:
+        """Pages of the request in a row have moved: where they are, for the next run."""
+        for name, contexts in self.contexts.items():
+            contexts.set_pages(slot, session.contexts[name].pages)
+
     def _counted(self, sampler: str, session: Session, history: History) -> list[Tensor]:
         """The ids that the penalty of a sampler counts in a request."""
         context: Context | None = session.context(self.over(sampler)) if self.over(sampler) else None

@@ -51,7 +51,7 @@ class Swap:
         self.fail: Callable[[Session, BaseException], None] = lambda session, error: None
         self.waiting: dict[int, list[Waker]] = {}  # request -> what goes on when its turn has come
         self.out_bytes = self.in_bytes = 0  # moved since the start
-        self._lacks: dict[int, int] = {}  # request -> pages that its call needs beside those it holds
+        self._wants: dict[int, int] = {}  # request -> pages that it is to hold once its call has those it lacks
         self._guest: Session | None = None  # may call although it waits
         self._told = -TELL_S
 
@@ -76,20 +76,19 @@ class Swap:
         Raises OutOfPages if the request is away, or `force` cannot bring it back.
         """
         if self.waiting and self.away(session) and not (force and self._bring(session, force)):
-            raise OutOfPages(self._lacks.get(session.request, 0), self.pool)
-        held = len(self._held(session))
+            raise OutOfPages(self._lacks(session), self.pool)
 
         def ask(wanted: int) -> bool:
             if self._make_room(session, wanted, force):
                 return True
-            self._lacks[session.request] = wanted + len(self._held(session)) - held
+            self._wants[session.request] = wanted + len(self._held(session))
             return False
 
         before = self.pool.ask, self._guest
         self.pool.ask, self._guest = ask, session
         try:
             yield
-            self._lacks.pop(session.request, None)
+            self._wants.pop(session.request, None)
         finally:
             self.pool.ask, self._guest = before
 
@@ -103,21 +102,21 @@ class Swap:
                 self.forget(request)
             elif self._bring(session, spare=promised):
                 wakers = self.waiting[request]
-                promised += self._lacks.get(request, 0)
+                promised += self._lacks(session)
                 self.forget(request)
                 for wake in wakers:
                     wake()
             elif promised or any(other.request < request and self._held(other) for other in self.sessions.values()):
                 return
             else:
-                error = OutOfPages(self._lacks.get(request, 0), self.pool)
+                error = OutOfPages(self._lacks(session), self.pool)
                 self.forget(request)
                 self.fail(session, error)
 
     def forget(self, request: int) -> None:
         """The request waits no more, or is over."""
         self.waiting.pop(request, None)
-        self._lacks.pop(request, None)
+        self._wants.pop(request, None)
 
     def gauges(self) -> dict[str, float]:
         """Requests that wait, bytes on the host, and bytes moved since the start."""
@@ -138,6 +137,11 @@ class Swap:
                 for index, page in enumerate(context.pages):
                     found.setdefault(page, []).append((context, index))
         return found
+
+    def _lacks(self, session: Session) -> int:
+        """Pages that the request's call needs beside those it holds."""
+        wanted = self._wants.get(session.request)
+        return 0 if wanted is None else max(0, wanted - len(self._held(session)))
 
     def _make_room(self, session: Session, wanted: int, force: bool) -> bool:
         """Free pages for a request until `wanted` are free: those of the youngest others first, of younger ones only without `force`."""
@@ -172,7 +176,7 @@ class Swap:
 
     def _bring(self, session: Session, force: bool = False, spare: int = 0) -> bool:
         """Move the request's pages back, and have free what its call lacks and `spare` more. False if there is no room."""
-        lacks = self._lacks.get(session.request, 0) + spare
+        lacks = self._lacks(session) + spare
         away = [(page, held) for page, held in self._held(session).items() if page >= self.pool.total_pages]
         if not force and len(away) + lacks > self.pool.free_pages + self._younger(session):
             return False
