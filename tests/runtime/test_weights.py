@@ -125,6 +125,18 @@ def test_experts_by_number() -> None:
     assert found["layers.1.up"][:, 0].tolist() == [10.0 + k for k in range(11)]
 
 
+def test_a_number_is_one_in_its_plain_form() -> None:
+    """Not `01`, which would be the same as `1`, and nothing as long that it is none; a file may claim any, and that takes no time."""
+    rule = {"experts": "e.#.x", "to": "x"}
+    assert set(made({"e.0.x": ONE, "e.00.x": ONE, f"e.{'9' * 5000}.x": ONE}, rule)) == {
+        "x",
+        "e.00.x",
+        f"e.{'9' * 5000}.x",
+    }
+    (told_once,) = told({"e.0.x": ONE, "e.999999999.x": ONE}, [rule])
+    assert told_once.startswith("missing: `e.1.x` is missing")
+
+
 @pytest.mark.parametrize("stored", [("embed",), ("head",), ("embed", "head")])
 def test_tie_is_one_tensor_whichever_is_stored(stored: tuple[str, ...]) -> None:
     weights = mapped(unread({name: ONE.clone() for name in stored}), [{"tie": "embed", "to": "head"}])

@@ -10,7 +10,7 @@ from typing import TypeAlias
 Holes: TypeAlias = tuple[str, ...]  # what the signs of a name stand for
 
 _SIGNS = re.compile(r"\*\*|\*|#(?:[+-]\d+)?")
-_FORMS = {"**": r"(.+)", "*": r"([^.]+)", "#": r"(\d+|#)"}
+_FORMS = {"**": r"(.+)", "*": r"([^.]+)", "#": r"(0|[1-9][0-9]{0,8}|#)"}
 
 
 def signs(name: str) -> list[str]:

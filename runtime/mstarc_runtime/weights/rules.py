@@ -172,7 +172,7 @@ class _Step:
                 groups.setdefault(rest, {})[runs[place], number, place] = name
         for rest, members in groups.items():
             count = 1 + max(number for _, number, _ in members)
-            due = [(runs[p], n, p) for p, take in enumerate(takes) for n in range(count if "#" in take else 1)]
+            due = ((runs[p], n, p) for p, take in enumerate(takes) for n in range(count if "#" in take else 1))
             lacking = next((key for key in due if key not in members), None)
             if lacking is None:
                 yield rest, [members[key] for key in sorted(members)]
