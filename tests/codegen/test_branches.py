@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.errors import RequestFailed
@@ -155,6 +157,29 @@ async def test_in_any_order_of_turns(tmp_path: Path) -> None:
     for shuffle in range(6):
         for got, want in zip(await served(linked, asked, shuffle), due, strict=True):
             same(got, want, 1e-5)
+
+
+async def test_forks_in_a_full_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool holds the largest request alone: contexts that share pages go to the host and come back, or one copies a page there."""
+    program, linked = compiled(tmp_path, SPEC, BINDING)
+    linked = replace(linked, caches=[replace(cache, pages=12, swap=80) for cache in linked.caches])
+    moved: list[int] = []
+    swap_out = PagedPool.swap_out
+
+    def noted(pool: PagedPool, page: int) -> int | None:
+        pool.poison = True
+        moved.append(pool.refs(page))
+        return swap_out(pool, page)
+
+    monkeypatch.setattr(PagedPool, "swap_out", noted)
+    orders = ("pww", "w", "wpw", "wwp", "pw", "ww", "pww")
+    ids = [[(3 * k + n) % 20 for n in range(20 - k)] for k in range(len(orders))]
+    asked = [Asked({"ids": ids[k], "order": order}, seed=k) for k, order in enumerate(orders)]
+    due = [interpreted(program, linked, one) for one in asked]
+    for shuffle in (None, *range(4)):
+        for got, want in zip(await served(linked, asked, shuffle), due, strict=True):
+            same(got, want, 1e-5)
+    assert min(moved) == 1 < max(moved), "pages of one context, and such that forks share"
 
 
 async def test_a_branch_that_fails_ends_its_request_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
