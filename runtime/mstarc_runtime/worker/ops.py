@@ -24,6 +24,7 @@ from mstarc_runtime.loading import Progress, load_components
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
 from mstarc_runtime.worker.handed import Handed, handed_count
+from mstarc_runtime.worker.op_rows import per_row, picked, rows_of, same_call, shape_of
 from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
 
@@ -163,7 +164,7 @@ class OpTable:
             and (first.walk == other.walk or not self._draws_itself(first.op))
             and (
                 self._is_transformer(first.op)  # each row has contexts and lengths of its own
-                or all(_shape(a) == _shape(b) for a, b in zip(first.args, other.args, strict=True))
+                or all(shape_of(a) == shape_of(b) for a, b in zip(first.args, other.args, strict=True))
             )
         )
 
@@ -185,7 +186,7 @@ class OpTable:
         sessions = [session for session, _ in calls]
         rows = [tuple(self._to_array(bound, k, value) for k, value in enumerate(wait.args)) for _, wait in calls]
         try:
-            places = [Place(wait.writes, wait.reads, _same_call(session, wait)) for session, wait in calls]
+            places = [Place(wait.writes, wait.reads, same_call(session, wait)) for session, wait in calls]
             return self._run(bound, first.walk, sessions, rows, places, first.only)
         except Exception as error:
             if len(calls) == 1 and not isinstance(error, OutOfPages):
@@ -225,15 +226,15 @@ class OpTable:
                     results = bound.method(*handed.rows(range(len(sessions))), *columns)
                     bound.check.columns(results)
                     results = self._taken(results)
-                return results if only is None or bound.link.results <= 1 else _pick(tuple(results), only)
-            rows = _rows(columns, len(sessions))
+                return results if only is None or bound.link.results <= 1 else picked(tuple(results), only)
+            rows = rows_of(columns, len(sessions))
             return self._stack(self._run(bound, walk, sessions, rows, [place] * len(rows), only))
         except Exception as error:
             if len(sessions) == 1 and not isinstance(error, OutOfPages):
                 errors.append((0, error))
                 return None
         outcomes: list[Any] = []
-        for i, (session, row) in enumerate(zip(sessions, rows or _rows(columns, len(sessions)), strict=True)):
+        for i, (session, row) in enumerate(zip(sessions, rows or rows_of(columns, len(sessions)), strict=True)):
             try:
                 outcomes.append(self._alone(bound, walk, session, row, place, only, force=True))
             except Exception as error:
@@ -286,7 +287,7 @@ class OpTable:
                     results = bound.method(*handed.rows(range(len(rows))), *columns)
                     bound.check.columns(results)
                     results = self._taken(results)
-                outcomes = _per_row(bound.link, results, len(rows))
+                outcomes = per_row(bound.link, results, len(rows))
             else:
                 method = self._beside.get(walk, self._captured).get(bound.name, bound.method)
                 outcomes = [method(*handed.row(i), *row) for i, row in enumerate(rows)]
@@ -295,7 +296,7 @@ class OpTable:
                 outcomes = [self._taken(outcome) for outcome in outcomes]
         if only is None or bound.link.results <= 1:
             return outcomes
-        return [_pick(outcome, only) for outcome in outcomes]
+        return [picked(outcome, only) for outcome in outcomes]
 
     def _library(self, bound: BoundOp) -> Arrays:
         """The library of the arrays that an op's component takes."""
@@ -407,37 +408,6 @@ def _arrays_of(node: NodeLink, cls: Any) -> str:
             f"`{node.component}` is of a transformer node, which takes torch tensors: not with ARRAYS = numpy"
         )
     return str(name)
-
-
-def _rows(columns: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
-    """Batched columns as one tuple of arguments per row: arrays all, of numpy too."""
-    return [tuple(None if column is None else column[i, ...] for column in columns) for i in range(count)]
-
-
-def _per_row(link: OpLink, results: Any, count: int) -> list[Any]:
-    """Batched results as one outcome per row."""
-    if not link.results:
-        return [None] * count
-    if link.results == 1:
-        return [results[i] for i in range(count)]
-    return [tuple(column[i] for column in results) for i in range(count)]
-
-
-def _pick(outcome: Any, only: tuple[int, ...]) -> Any:
-    """The results that are used; nothing to pick where the call was skipped or its context is off."""
-    if not isinstance(outcome, tuple):
-        return outcome
-    return outcome[only[0]] if len(only) == 1 else tuple(outcome[k] for k in only)
-
-
-def _same_call(session: Session, wait: CallWait) -> Hashable:
-    """Equal for calls of one request with the same arguments: numbers of one value, arrays that are one object."""
-    return id(session), *((type(a), a) if isinstance(a, bool | int | float | str) else id(a) for a in wait.args)
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    """None for what is absent: it goes with nothing but its like."""
-    return None if value is ABSENT or value is None else tuple(getattr(value, "shape", ()))
 
 
 def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:
