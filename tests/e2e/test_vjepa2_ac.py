@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.models.vjepa2.components import Critic, FrameEncoder, Predictor
 from mstarc_runtime.models.vjepa2.pose import poses_along
 from mstarc_runtime.worker.device_regions import DeviceOptions
+from mstarc_runtime.worker.ops import OpTable
+from mstarc_runtime.worker.waits import CallWait
 from tests.e2e.shipped import ask, linked, near, running
+from tests.engines.test_op_graphs import Counted
 from tests.models.vjepa2_cases import Cases
 from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
 from tests.shipped import loader
@@ -177,3 +181,25 @@ async def test_rollouts_as_launches(program: Any, unroll: int) -> None:
         ("imagine_dream_2", unroll or 1),
     }
     near(np.float32(found.seen[0].events[0][1]).reshape(-1, N, D), array("rollout_h8", "predicted"), 5e-4)
+
+
+def test_first_frames_of_several_requests_are_one_replay(program: Any) -> None:
+    """Captured once, for all walks that call the op; what has another shape is run as it is."""
+    table = OpTable(program, 0)
+    encoder = table.bound("encoder.frames").method
+
+    runner = Counted()
+    table.capture_stacks(program.walks, runner, lambda done, total, what: None)
+    assert runner.captured == 4  # 1, 2, 4, 8
+    for walk, rows in (("imagine", 1), ("search", 3), ("imagine", 8)):
+        videos = [torch.from_numpy(FRAMES[k % 4 : k % 4 + 1]) + k for k in range(rows)]
+        waits = [CallWait("encoder.frames", (video,), (), (), None, walk) for video in videos]
+        found = table.call_rows("encoder.frames", [(SimpleNamespace(), wait) for wait in waits])  # type: ignore[misc]
+        for features, video in zip(found, videos, strict=True):
+            torch.testing.assert_close(features, encoder(video), rtol=1e-4, atol=1e-4)
+    assert runner.replayed == 3
+    whole = torch.from_numpy(FRAMES)
+    wait = CallWait("encoder.frames", (whole,), (), (), None, "encode")
+    (features,) = table.call_rows("encoder.frames", [(SimpleNamespace(), wait)])  # type: ignore[list-item]
+    torch.testing.assert_close(features, encoder(whole), rtol=1e-4, atol=1e-4)
+    assert runner.replayed == 3
