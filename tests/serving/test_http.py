@@ -109,7 +109,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         body = bytes(await whole())
     else:
         body = await Request(scope, receive).body()
-    watched = asyncio.create_task(receive())
+    watched = asyncio.ensure_future(receive())
     await asyncio.sleep(0.01)
     await Response(body, headers={"read": "whole" if whole is not None else "parts"})(scope, receive, send)
     watched.cancel()

@@ -29,6 +29,7 @@ from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
 
 if TYPE_CHECKING:
+    from mstarc_runtime.engines.op_graphs import Capture
     from mstarc_runtime.engines.stack_graphs import StackGraph
     from mstarc_runtime.worker.device_runner import Runner
     from mstarc_runtime.worker.draws import Draws
@@ -132,7 +133,7 @@ class OpTable:
         self._beside[walk.name] = shape_graphs(self._ops_of(walk), self.arrays.device, runner, progress)
         self.capture_stacks([walk], runner, progress)
 
-    def capture_stacks(self, walks: Sequence[WalkLink], runner: Runner, progress: Progress) -> None:
+    def capture_stacks(self, walks: Sequence[WalkLink], runner: Capture, progress: Progress) -> None:
         """Capture the ops with `batch stack` of walks whose calls go to one queue: of those that share an op, one that draws is captured
         for each, as its site is the walk's."""
         from mstarc_runtime.worker.stateless import stack_graphs
