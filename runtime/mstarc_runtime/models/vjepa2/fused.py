@@ -54,9 +54,14 @@ def _add_layer_norm(
 
 @triton.jit
 def _gelu(x, out, count, BLOCK: tl.constexpr):
+    """x · Φ(x), Φ to 8e-8 (Abramowitz and Stegun, 7.1.26): of an element's two dozen operations the exact erf takes most."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
-    grown = 0.5 * value * (1.0 + tl.math.erf(value * 0.7071067811865476))
+    size = tl.abs(value) * 0.7071067811865476
+    t = 1.0 / (1.0 + 0.3275911 * size)
+    series = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
+    beyond = series * tl.exp(-size * size)
+    grown = value * tl.where(value > 0.0, 1.0 - beyond, beyond)
     tl.store(out + at, grown.to(out.dtype.element_ty), mask=at < count)
 
 
