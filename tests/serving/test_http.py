@@ -106,7 +106,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers with the body: read at once if that is offered and the path asks for it, else as it comes."""
     whole = scope.get("extensions", {}).get(WHOLE)
     if whole is not None and scope["path"] == "/whole":
-        body = bytes(await whole())
+        body = await whole(bytes)
     else:
         body = await Request(scope, receive).body()
     watched = asyncio.ensure_future(receive())
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_while_it_sends() -> None:
 
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await scope["extensions"][WHOLE]()
+            await scope["extensions"][WHOLE](bytes)
         except OSError as error:
             met.append(error)
         await Response(b"")(scope, receive, send)
@@ -160,7 +160,7 @@ async def test_reading_can_be_given_up() -> None:
     async def gives_up(scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(0.05):
-                await scope["extensions"][WHOLE]()
+                await scope["extensions"][WHOLE](bytes)
         await Response(b"late")(scope, receive, send)
 
     async with served(app=gives_up) as url:
@@ -169,3 +169,18 @@ async def test_reading_can_be_given_up() -> None:
         async with asyncio.timeout(5):
             assert (await reader.read()).endswith(b"late")
         writer.close()
+
+
+async def test_what_reading_raises_leaves_the_connection_as_it_is() -> None:
+    async def refuses(scope: Scope, receive: Receive, send: Send) -> None:
+        def read(body: memoryview) -> None:
+            raise ValueError(f"{len(body)} bytes")
+
+        try:
+            await scope["extensions"][WHOLE](read)
+        except ValueError as error:
+            await Response(str(error))(scope, receive, send)
+
+    async with served(app=refuses) as url, httpx.AsyncClient(base_url=url) as http:
+        made = [(await http.post("/", content=BODY)).text for _ in range(2)]
+    assert made == [f"{len(BODY)} bytes"] * 2

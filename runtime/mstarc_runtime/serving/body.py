@@ -61,24 +61,24 @@ async def _object(
 ) -> dict[str, Any]:
     try:
         async with asyncio.timeout(read_s):
-            body = await _read(request, limit)
+            found = await _read(request, limit, read)
     except TimeoutError:
         raise BadRequest(f"the body did not arrive within {read_s:g} s", None, 408) from None
     except (ClientDisconnect, OSError):
         raise RequestFailed("the client left", CLIENT_GONE) from None
-    found = read(body) if len(body) < _OFF_LOOP else await asyncio.to_thread(read, body)
     if not isinstance(found, dict):
         raise BadRequest(f"the body must be a {name} {'map' if name == 'msgpack' else 'object'}")
     return found
 
 
-async def _read(request: Request, limit: int) -> bytes | memoryview:
+async def _read(request: Request, limit: int, read: Callable[[bytes | memoryview], Any]) -> Any:
+    """What `read` makes of the body, in a thread if that is large."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
     whole: ReadBody | None = request.scope.get("extensions", {}).get(BODY)
     if whole is not None:
-        return await whole()
+        return await whole(read)
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -86,7 +86,8 @@ async def _read(request: Request, limit: int) -> bytes | memoryview:
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
-    return b"".join(chunks)
+    body = b"".join(chunks)
+    return read(body) if len(body) < _OFF_LOOP else await asyncio.to_thread(read, body)
 
 
 def _too_large(limit: int) -> BadRequest:

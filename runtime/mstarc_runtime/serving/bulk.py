@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_MS = 5
 LARGE = 2**19  # bytes beyond which a turn of a thread costs less than the event loop's time
@@ -40,9 +42,18 @@ class Bulk:
             if not self._moving:
                 self._socket.close()
 
-    async def receive(self, memory: memoryview) -> None:
-        """Fill `memory`, one-dimensional bytes. Raises OSError if the client leaves before."""
-        await self._move(deque([memory]), _receive, self._loop.add_reader, self._loop.remove_reader)
+    async def receive(self, memory: memoryview, then: Callable[[], T]) -> T:
+        """Fill `memory`, one-dimensional bytes, and give what `then` gives, in the thread that received the last of them. Raises OSError
+        if the client leaves before."""
+        found: list[T] = []
+
+        def work(connection: socket.socket, parts: deque[memoryview]) -> None:
+            _receive(connection, parts)
+            if not parts:
+                found.append(then())
+
+        await self._move(deque([memory]), work, self._loop.add_reader, self._loop.remove_reader)
+        return found[0]
 
     async def send(self, parts: deque[memoryview]) -> None:
         """Send all parts, one-dimensional bytes; they leave the deque as they are sent. Raises OSError if the client leaves before."""

@@ -21,11 +21,24 @@ from mstarc_runtime.serving.bulk import LARGE, BulkTransport
 from mstarc_runtime.serving.sse import WRITE_S
 
 BODY = "mstarc.body"  # an extension of a scope
-ReadBody: TypeAlias = Callable[
-    [], Awaitable[memoryview]
-]  # the whole body, once. Raises OSError if the client leaves before
+# What a function makes of the whole body, in a thread; once. Raises OSError if the client leaves before, and what the function raises.
+ReadBody: TypeAlias = Callable[[Callable[[memoryview], Any]], Awaitable[Any]]
 _APART = 2**16  # bytes of a piece beyond which a copy costs more than a write of its own
 _HEAD_MAX = 2**16  # bytes of a request line and its headers
+
+
+def _tried(work: Callable[[memoryview], Any], body: memoryview) -> Callable[[], Any]:
+    """What gives or raises what `work` does."""
+    try:
+        found = work(body)
+    except Exception as error:
+        failed = error
+
+        def fail() -> Any:
+            raise failed
+
+        return fail
+    return lambda: found
 
 
 class _Connection(h11.Connection):
@@ -80,7 +93,7 @@ class Http(H11Protocol):
             read: ReadBody = partial(self._read_body, cycle, int(declared))
             cycle.scope["extensions"] = {BODY: read}  # type: ignore[dict-item]
 
-    async def _read_body(self, cycle: RequestResponseCycle, size: int) -> memoryview:
+    async def _read_body(self, cycle: RequestResponseCycle, size: int, read: Callable[[memoryview], Any]) -> Any:
         """See `ReadBody`."""
         self.flow.pause_reading()
         self._past = True
@@ -88,14 +101,14 @@ class Http(H11Protocol):
         body[:had] = cycle.body
         cycle.body.clear()
         try:
-            await self.transport.bulk.receive(body[had:])
+            found = await self.transport.bulk.receive(body[had:], partial(_tried, read, body))
         except BaseException:
             cycle.keep_alive = False
             raise
         finally:
             self.flow.resume_reading()
         cycle.more_body = False
-        return body
+        return found()
 
     def on_response_complete(self) -> None:
         """The next request may come."""

@@ -64,7 +64,7 @@ def parse_msgpack(body: bytes | memoryview) -> Any:
 
 
 def _rich(raw: msgspec.Raw, field: str, depth: int) -> Any:
-    """A value. Bytes of arrays are copied once, from where they lie in the body."""
+    """A value. Large arrays stay where they lie in the message."""
     if depth > _DEEPEST:
         raise BadRequest("the message is nested too deeply", field or None)
     first = memoryview(raw)[0]
@@ -88,11 +88,9 @@ def _rich(raw: msgspec.Raw, field: str, depth: int) -> Any:
 
 
 def _content(raw: msgspec.Raw) -> Any:
-    """A field of an array. Its bytes are a view of the message, or a copy if they lie where no number of eight bytes does."""
-    if memoryview(raw)[0] not in _BYTES:
-        return msgspec.msgpack.decode(raw)
-    data = np.frombuffer(msgspec.msgpack.decode(raw, type=memoryview), np.uint8)
-    return (data if data.ctypes.data % 8 == 0 else data.copy()).data
+    """A field of an array. Many bytes are a view of the message, aligned or not."""
+    view = memoryview(raw)
+    return msgspec.msgpack.decode(raw, type=memoryview if view[0] in _BYTES and len(view) > _APART else Any)
 
 
 def _key(key: Any, field: str) -> str:

@@ -433,6 +433,7 @@ class DeviceLoop:
             {r: ids[:, n].numpy() for n, r in enumerate(outcome.packed)},
             {**run.kept, **dict(zip(names, values, strict=True))},
         )
+        leaving: list[tuple[int, DeviceRow]] = []
         for slot, row in run.rows:
             if row.done or not row.row.run.alive:
                 continue
@@ -445,9 +446,14 @@ class DeviceLoop:
             if not row.row.run.alive:
                 continue
             row.row.iteration = int(iteration[slot])
-            why = int(ended[slot])
-            row.done = why != RUNNING
-            if why == FAILED:
+            if int(ended[slot]) != RUNNING:
+                row.done = True
+                leaving.append((slot, row))
+        if leaving:
+            self.rank.flush()  # what they showed last need not wait until they have left
+        for slot, row in leaving:
+            if int(ended[slot]) == FAILED:
                 self.rank.fail(row.row.run, BadLogits([slot]))
-            elif row.done:
-                self._leave(row, "stop" if why == STOPPED else "max", [value[slot] for value in results])
+            else:
+                why = "stop" if int(ended[slot]) == STOPPED else "max"
+                self._leave(row, why, [value[slot] for value in results])
