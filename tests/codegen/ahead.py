@@ -39,6 +39,7 @@ from mstarc_runtime.worker.rank import Rank, Regions
 from mstarc_runtime.worker.session import Session
 from mstarc_runtime.worker.streams import StreamOut
 from tests.codegen.ahead_programs import AheadGenerator
+from tests.codegen.flow_programs import FlowGenerator
 from tests.codegen.harness import linked_of, spread
 from tests.runtime.device_harness import LateRunner
 
@@ -51,6 +52,12 @@ Out = TypeVar("Out")
 
 def ahead_program(seed: int) -> Program:
     program = parse_program(AheadGenerator(seed).text())
+    verify(program)
+    return program
+
+
+def flow_program(seed: int) -> Program:
+    program = parse_program(FlowGenerator(seed).text())
     verify(program)
     return program
 
@@ -145,7 +152,7 @@ def poison(tensor: Tensor) -> None:
 def poisoned(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Freed pages and the slots of rows that have left are poisoned, streams refuse what they have no room for, and warnings of the
     worker are errors."""
-    patch.setattr("mstarc_runtime.worker.kv.PagedPool", partial(PagedPool, poison=True))
+    patch.setattr("mstarc_runtime.worker.kv.PagedPool.from_bytes", partial(PagedPool.from_bytes, poison=True))
     patch.setattr("mstarc_runtime.worker.rank.MAX_ROWS", ROWS)
     patch.setattr(StreamOut, "push", _if_there_is_room(StreamOut.push))
     for name in ("_leave", "_hand_over"):

@@ -1,7 +1,8 @@
-"""Many random programs, for once in a while: `python -m tests.codegen.many FIRST COUNT [--jobs N] [--seconds S] [--ahead|--full]`.
+"""Many random programs, for once in a while: `python -m tests.codegen.many FIRST COUNT [--jobs N] [--seconds S] [--ahead|--flows|--full]`.
 
 Case n is the program of seed n, as `agreement.py` says; with `--ahead` as `ahead.py` says: its loops run ahead of the host; with
-`--full` as `full_pools.py` says: its pools hold one request. Exits 1 if generated code differs from the interpreter.
+`--flows` in the same way one of `flow_programs.py`; with `--full` as `full_pools.py` says: its pools hold one request. Exits 1 if
+generated code differs from the interpreter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.agreement import agree_everywhere, random_program, two_ended
-from tests.codegen.ahead import agree_ahead, ahead_program
+from tests.codegen.ahead import agree_ahead, ahead_program, flow_program, runs_agree, ways
 from tests.codegen.full_pools import agree_in_full_pools
 from tests.many import add_span, exit_with, run_many, span_of
 
@@ -37,6 +38,16 @@ def case_ahead(seed: int) -> str:
     return "agreed"
 
 
+def case_flow(seed: int) -> str:
+    """As `case_ahead`, for programs with flows."""
+    program = flow_program(seed)
+    if not two_ended(program):
+        return "left out"
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        asyncio.run(runs_agree(program, ways(seed), Path(folder), patch))
+    return "agreed"
+
+
 def case_full(seed: int) -> str:
     """As `case`, over pools that are full."""
     if not two_ended(random_program(seed)):
@@ -46,12 +57,20 @@ def case_full(seed: int) -> str:
     return "agreed, pages moved" if moved else "agreed"
 
 
+KINDS = {
+    "": ("random programs", case),
+    "--ahead": ("random programs ahead", case_ahead),
+    "--flows": ("random programs with flows", case_flow),
+    "--full": ("random programs in full pools", case_full),
+}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.codegen.many", description=__doc__)
     add_span(parser)
-    parser.add_argument("--ahead", action="store_true", help="loops run ahead of the host")
-    parser.add_argument("--full", action="store_true", help="pools hold one request")
+    for flag, (said, _) in KINDS.items():
+        if flag:
+            parser.add_argument(flag, dest="kind", action="store_const", const=flag, default="", help=said)
     given = parser.parse_args()
-    what, one = ("random programs ahead", case_ahead) if given.ahead else ("random programs", case)
-    what, one = ("random programs in full pools", case_full) if given.full else (what, one)
-    exit_with(run_many(what, parser.prog + " --ahead" * given.ahead + " --full" * given.full, one, span_of(given)))
+    what, one = KINDS[given.kind]
+    exit_with(run_many(what, f"{parser.prog} {given.kind}".rstrip(), one, span_of(given)))

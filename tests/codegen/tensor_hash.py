@@ -44,7 +44,7 @@ def below(limit: int, key: Tensor) -> Tensor:
 
 
 class Plain:
-    """`f`, `two` and `blur` for a batch; `noisy`, `picky` and `keeping` for one request, with what they are handed."""
+    """`f`, `two` and `blur` for a batch; the others for one request, `noisy`, `picky` and `keeping` with what they are handed."""
 
     @classmethod
     def load(cls, checkpoint: Any, config: Mapping[str, Any], device: str) -> Plain:
@@ -59,6 +59,17 @@ class Plain:
     def blur(self, x: Tensor, z: Tensor) -> Tensor:
         """z f32 [B, 3], of which what rounding cannot change counts."""
         return below(SPREAD, mixed(x, (z * 8).floor()))
+
+    def grow(self, x: Tensor) -> Tensor:
+        """One to four numbers."""
+        key = mixed(x[None], 9)
+        return below(SPREAD, mixed(key.expand(1 + int(below(4, key)[0])).cumsum(0)))
+
+    def fold(self, x: Tensor) -> Tensor:
+        return below(SPREAD, mixed(x[None]))[0]
+
+    def mix(self, x: Tensor, other: Tensor | None, k: Tensor) -> Tensor:
+        return below(SPREAD, mixed(x, other, k.expand(len(x))))
 
     def noisy(self, cells: Any, noise: Any, x: Tensor) -> Tensor:
         return self._kept(cells, mixed(x[None], (noise.normal(3) * 8).floor()[None]))
@@ -83,8 +94,8 @@ def logits_of(key: Tensor) -> Tensor:
 
 
 class Causal:
-    """`step` appends an entry and gives logits; `peek` looks at a context with two entries of its own. Contexts are of one layer, head
-    dim 2, and their position is their length."""
+    """`step` appends an entry and gives logits; `peek` looks at a context with two entries of its own, `flow` with any number. Contexts
+    are of one layer, head dim 2, and their position is their length."""
 
     @classmethod
     def load(cls, checkpoint: Any, config: Mapping[str, Any], device: str) -> Causal:
@@ -98,10 +109,17 @@ class Causal:
         key = self._look(run, x[rows], torch.arange(2).repeat(len(x)))
         return below(SPREAD, key[run.last])
 
-    def _look(self, run: Any, token: Tensor, row: Tensor | int) -> Tensor:
-        """Hash of a token, its position and all that its row sees."""
+    def flow(self, run: Any, x: Tensor, t: Tensor) -> Tensor:
+        """x [rows of all], t [B]: looks with as many entries as a request has rows."""
+        rows = torch.tensor(run.rows)
+        place = torch.cat([torch.arange(count) for count in run.rows])
+        token = below(SPREAD, mixed(x, t.repeat_interleave(rows)))
+        return below(SPREAD, self._look(run, token, place, rows.repeat_interleave(rows)))
+
+    def _look(self, run: Any, token: Tensor, row: Tensor | int, own_rows: Tensor | int = 2) -> Tensor:
+        """Hash of a token, its position and all that its row sees: own_rows of them are its call's, where it is not alone."""
         own = mixed(token, run.positions, row)
         entry = torch.stack([own >> 13, own >> 23], -1).remainder(256).float()[:, None]  # [rows, 1, 2]
         seen = run.attend(0, torch.zeros_like(entry), entry, entry)[:, 0]
-        count = run.positions + (1 if isinstance(row, int) else 2)
+        count = run.positions + (1 if isinstance(row, int) else own_rows)
         return mixed(own, (seen * count[:, None]).round())
