@@ -38,6 +38,15 @@ class FlowGenerator(AheadGenerator):
             return self.flow(arm, values)
         return super().loop(arm, values, depth)
 
+    def straight_operation(self, arm: int, values: list[int], gather: str) -> list[str]:
+        """Calls at once, too, of one shape for all requests."""
+        if not self.chance(0.15):
+            return super().straight_operation(arm, values, gather)
+        x, y = self.any_of(values), self.any_of(values)
+        calls = [f"llm.peek({x}) reads c{arm}", f"llm.peek({x}) reads d{arm}", f"n.f({y})"]
+        lines = [line for call in calls for line in self._new(values, f"invoke {call}")]
+        return ["parallel {", *("  " + line for line in lines), "}"]
+
     # --------------------------------------------------------------------------------------------------------------- flows
 
     def flow(self, arm: int, values: list[int]) -> list[str]:
