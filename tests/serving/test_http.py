@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -184,3 +186,58 @@ async def test_what_reading_raises_leaves_the_connection_as_it_is() -> None:
     async with served(app=refuses) as url, httpx.AsyncClient(base_url=url) as http:
         made = [(await http.post("/", content=BODY)).text for _ in range(2)]
     assert made == [f"{len(BODY)} bytes"] * 2
+
+
+async def sequence(url: str, seed: int) -> None:
+    """Random requests on one connection, written ahead of their answers in random pieces; some clients leave in the middle."""
+    rng = random.Random(seed)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**26)
+    sent, bodies = b"", list[bytes]()
+    for _ in range(rng.randrange(1, 6)):
+        size = rng.choice([0, 5, 70_000, LARGE_BODY - 1, LARGE_BODY + rng.randrange(300_000), len(BODY)])
+        bodies.append(BODY[:size])
+        path, length = rng.choice(["/whole", "/parts"]), f"content-length: {size}\r\n"
+        match rng.randrange(5):
+            case 0:
+                framed = b"%x\r\n%b\r\n" % (size, bodies[-1]) if size else b""
+                framed, length = framed + b"0\r\n\r\n", rng.choice(["", length]) + "transfer-encoding: chunked\r\n"
+            case 1:
+                framed, length = bodies[-1], "expect: 100-continue\r\n" + length
+            case _:
+                framed = bodies[-1]
+        sent += f"POST {path} HTTP/1.1\r\nhost: x\r\n{length}\r\n".encode() + framed
+    leaves = rng.random() < 0.2
+
+    async def write() -> None:
+        at, end = 0, rng.randrange(len(sent)) if leaves else len(sent)
+        while at < end:
+            size = rng.choice([1, 17, 3000, 65536, 300_000, len(sent)])
+            writer.write(sent[at : min(end, at + size)])
+            at += size
+            await writer.drain()
+            await asyncio.sleep(rng.choice([0, 0, 0.001, 0.01]))
+
+    async def read() -> None:
+        for body in bodies:
+            head = await reader.readuntil(b"\r\n\r\n")
+            while b" 100 " in head:
+                head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            assert await reader.readexactly(len(body)) == body
+
+    reading = asyncio.create_task(read())
+    async with asyncio.timeout(60):
+        await write()
+        if leaves:
+            reading.cancel()
+        else:
+            await reading
+    writer.transport.abort()
+
+
+async def test_random_sequences_of_requests() -> None:
+    before = len(os.listdir("/dev/fd"))
+    async with served(app=echo) as url:
+        for first in range(0, 60, 6):
+            await asyncio.gather(*[sequence(url, seed) for seed in range(first, first + 6)])
+    assert len(os.listdir("/dev/fd")) <= before + 2

@@ -88,8 +88,10 @@ class Http(H11Protocol):
         cycle = self.cycle
         if cycle is before or not cycle.more_body or cycle.waiting_for_100_continue:
             return
-        declared = dict(self.headers).get(b"content-length", b"")
-        if declared.isdigit() and int(declared) >= len(cycle.body) + LARGE:
+        headers = dict(self.headers)
+        declared = headers.get(b"content-length", b"")
+        chunked = b"transfer-encoding" in headers  # then h11 does not go by the length
+        if declared.isdigit() and not chunked and int(declared) >= len(cycle.body) + LARGE:
             read: ReadBody = partial(self._read_body, cycle, int(declared))
             cycle.scope["extensions"] = {BODY: read}  # type: ignore[dict-item]
 
