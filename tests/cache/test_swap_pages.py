@@ -121,6 +121,7 @@ class Requests:
     def end(self, number: int) -> None:
         self.main(number).drop()
         del self.sessions[number]
+        self.swap.forget(number)
         self.swap.turn()
 
 
@@ -155,6 +156,17 @@ def test_within_an_iteration_pages_come_from_anybody() -> None:
     all_of.swap.turn()  # the older one has its pages back at once
     assert (all_of.where(0), all_of.where(1)) == ("dd", "ddh") and list(all_of.swap.waiting) == [1]
     assert entries(all_of.main(0)) == [0] * 8 and entries(all_of.main(1)) == [1] * 9
+
+
+def test_pages_for_the_next_entry_are_made_ready_for_the_oldest_first() -> None:
+    all_of = Requests(6, 6, 8, 7, 7)
+    all_of.swap.prepare(all_of.sessions.values())  # the next entry of the first begins a page
+    assert all_of.pool.free_pages == 1 and [all_of.where(n) for n in range(3)] == ["dd", "dd", "dh"]
+    all_of.grow(1, 1)
+    all_of.swap.prepare([all_of.sessions[0], all_of.sessions[1]])
+    assert all_of.pool.free_pages == 2 and [all_of.where(n) for n in range(3)] == ["dd", "dd", "hh"]
+    all_of.swap.prepare([all_of.sessions[1], all_of.sessions[0]])
+    assert all_of.pool.free_pages == 2
 
 
 def test_nobody_passes_those_who_wait_and_they_go_on_in_their_order() -> None:
@@ -252,6 +264,7 @@ def test_no_leak_and_no_alias_in_any_history(actions: list[tuple[str, int, int]]
             for context in contexts.values():
                 context.drop()
             del all_of.sessions[who]
+            all_of.swap.forget(who)
         all_of.swap.turn()
         oldest = min(all_of.sessions, default=None)
         for other in all_of.sessions.values():

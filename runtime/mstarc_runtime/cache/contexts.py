@@ -51,6 +51,10 @@ class Context:
         while len(self.pages) * pool.page_size < self.length + entries:
             self.pages.append(pool.alloc(prefer=self.pages[-1] + 1 if self.pages else None))
 
+    def lacks_page(self) -> bool:
+        """Whether the next entry needs a page that this context does not hold yet."""
+        return self.length == len(self.pages) * self.pool.page_size or self._shares_last_page()
+
     def extend(self, entries: int, advance: int, ids: Tensor | None = None) -> None:
         """Count so many entries that were written to reserved slots, move the counter, and keep their ids (i64 [entries]).
 

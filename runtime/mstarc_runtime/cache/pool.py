@@ -106,6 +106,7 @@ class PagedPool:
         self.zeroes = self.data.device.type == "cpu"  # whether readers rely on zeros beyond a context's entries
         self.ask: Callable[[int], bool] = nobody
         self.swap = swap
+        self.given = 0  # how often a page has become free
         spare = 1 if swap else 0  # with it, two pages can change places when all others are taken
         self.total_pages = pages
         self.host = HostPages(swap + spare, tuple(self.page(0).shape), dtype, pinned=not self.zeroes)
@@ -187,6 +188,7 @@ class PagedPool:
             self._give(page)
 
     def _give(self, page: int) -> None:
+        self.given += 1
         if self.poison:
             self.page(page).fill_(float("nan") if self.data.is_floating_point() else -1)
         if page >= self.total_pages:

@@ -154,7 +154,7 @@ class Rank:
             counts = session.context_lengths()
             session.close()
             self.scheduler.forget_dead()
-            self.swaps.turn()
+            self.swaps.over(request)
         self._early.pop(request, None)
         self._over[request] = None
         if len(self._over) > REMEMBERED:

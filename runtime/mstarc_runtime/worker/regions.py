@@ -47,6 +47,9 @@ class RegionLoop:
     def turn(self) -> None:
         """Run one iteration for every row that can run, up to the batch limit."""
         self._regroup()
+        if self.rows and self.rank.swaps.scarce(self.rows[0].run, len(self.rows)):
+            self.rank.swaps.prepare([row.run for row in self.rows])
+            self._leave_out()
         if not self.rows:
             return
         rows = self.rows

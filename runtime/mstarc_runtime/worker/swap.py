@@ -7,9 +7,10 @@ from, is in the `waiting` line of the pool. It makes no call on the pool, and no
 oldest on, each takes its pages back (from still younger ones if need be) and goes on, its contexts holding what they held, perhaps on
 other pages. Nothing of it is recomputed, so what it has streamed stays true. "Old" is the number of the request, the same on all ranks.
 
-Calls are looked at where they begin: a call of a coroutine, an iteration of the host's loop, a run of a device loop. Within an iteration
-of the host's loop nobody can be left out any more; there the calls on a full pool are made one request after the other, and each may
-take pages from any other, which has them back before its own call.
+Calls are looked at where they begin: a call of a coroutine, an iteration of the host's loop, a run of a device loop. How many entries an
+iteration of the host's loop adds is not known before, and within it nobody can be left out any more: pages for one entry are made
+ready, and if that was not enough, the calls are made one request after the other, and each may take pages from any other, which has
+them back before its own call.
 
 Why it never locks up. Let the pool have D pages and H on the host, and W_r be what request r may need at most, W_r <= D and
 sum(W) <= D + H. The oldest request waits for no younger one: all that is not its own may be taken, page by page. That needs a place
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,8 @@ class Swap:
         self.out_bytes = self.in_bytes = 0  # moved since the start
         self._wants: dict[int, int] = {}  # request -> pages that it is to hold once its call has those it lacks
         self._guest: Session | None = None  # may call although it waits
+        self._changes = 0  # of the line
+        self._looked = (-1, -1)  # pages that had been given back, and changes of the line, when nobody could go on
         self._told = -TELL_S
 
     # ------------------------------------------------------------------------------------------------------------ callers
@@ -68,6 +71,7 @@ class Swap:
     def wait(self, session: Session, wake: Waker) -> None:
         """Call `wake` when the request's turn has come."""
         self._line_up(session).append(wake)
+        self._changes += 1
 
     @contextmanager
     def asking(self, session: Session, force: bool = False) -> Iterator[None]:
@@ -81,19 +85,23 @@ class Swap:
         def ask(wanted: int) -> bool:
             if self._make_room(session, wanted, force):
                 return True
-            self._wants[session.request] = wanted + len(self._held(session))
+            if not force:
+                self._wants[session.request] = wanted + len(self._held(session))
             return False
 
         before = self.pool.ask, self._guest
         self.pool.ask, self._guest = ask, session
         try:
             yield
-            self._wants.pop(session.request, None)
+            if self._wants.pop(session.request, None) is not None:
+                self._changes += 1
         finally:
             self.pool.ask, self._guest = before
 
     def turn(self) -> None:
         """Let go on, from the oldest, whoever finds room. Called when pages may have become free, and somebody is waiting."""
+        if self._looked == (self.pool.given, self._changes):
+            return  # what the younger requests hold and what is free is no more than it was
         promised = 0  # pages that those who go on are about to take
         while self.waiting:
             request = min(self.waiting)
@@ -106,15 +114,27 @@ class Swap:
                 self.forget(request)
                 for wake in wakers:
                     wake()
-            elif promised or any(other.request < request and self._held(other) for other in self.sessions.values()):
+            elif promised:
+                return
+            elif any(other.request < request and self._held(other) for other in self.sessions.values()):
+                self._looked = (self.pool.given, self._changes)
                 return
             else:
                 error = OutOfPages(self._lacks(session), self.pool)
                 self.forget(request)
                 self.fail(session, error)
 
+    def prepare(self, sessions: Iterable[Session]) -> None:
+        """Before an iteration that adds an entry to contexts of these requests: free the pages that it begins, for the oldest first."""
+        due = 0
+        for session in sorted(sessions, key=lambda session: session.request):
+            due += sum(context.pool is self.pool and context.lacks_page() for context in session.contexts.values())
+            if due > self.pool.free_pages and not self._make_room(session, due, force=False):
+                return
+
     def forget(self, request: int) -> None:
         """The request waits no more, or is over."""
+        self._changes += 1
         self.waiting.pop(request, None)
         self._wants.pop(request, None)
 
@@ -205,6 +225,7 @@ class Swap:
 
     def _line_up(self, session: Session) -> list[Waker]:
         if session.request not in self.waiting:
+            self._changes += 1
             log.info("request %d waits for pages of KV cache `%s`", session.request, self.cache)
             if time.monotonic() >= self._told + TELL_S:
                 self._told = time.monotonic()
@@ -226,6 +247,7 @@ class Swaps:
     ) -> None:
         """swaps: by cache; `sessions` and `fail`: see `Swap`."""
         self._all = tuple(swaps.values())
+        self._contexts = len(linked.contexts)
         caches = {context.name: context.cache for context in linked.contexts}
         self._of_walk = {
             walk.name: tuple(
@@ -244,11 +266,26 @@ class Swaps:
         """Whether requests wait for pages of a pool."""
         return any(swap.waiting for swap in self._all)
 
+    def over(self, request: int) -> None:
+        """The request is over, and all that it held was given back."""
+        for swap in self._all:
+            swap.forget(request)
+        self.turn()
+
     def turn(self) -> None:
         """Let go on whoever finds pages now."""
         for swap in self._all:
             if swap.waiting:
                 swap.turn()
+
+    def scarce(self, run: WalkRun, rows: int) -> bool:
+        """Whether so many requests of a walk may begin more pages than are free."""
+        return any(swap.pool.free_pages < rows * self._contexts for swap in self._of_walk[run.name])
+
+    def prepare(self, runs: Sequence[WalkRun]) -> None:
+        """See `Swap.prepare`; the runs are of one walk."""
+        for swap in self._of_walk[runs[0].name]:
+            swap.prepare(run.session for run in runs)
 
     def held_up(self, run: WalkRun) -> Swap | None:
         """The line that keeps a walk from beginning a call on its contexts; None if it may begin it."""
