@@ -219,6 +219,7 @@ def cost_data(found: Estimate) -> dict[str, Any]:
     from dataclasses import asdict
 
     data = asdict(found)
+    del data["parallels"]  # what of them matters is a finding
     for row, collected in zip(data["collected"], found.collected, strict=True):
         row["bytes"] = collected.bytes
     for row, branch in zip(data["branches"], found.branches, strict=True):

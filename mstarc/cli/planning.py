@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mstarc.cli.costs import CostCall, cost_data, cost_lines, cost_tables, estimates
-from mstarc.cli.findings import colours
+from mstarc.cli.findings import colours, write_findings
 from mstarc.cli.guard import FINDINGS, OK
 from mstarc.cli.packages import Package, link_package, spec_of, undamaged
 from mstarc.cli.values import pairs
+from mstarc.diagnostics.core import Collector
 from mstarc_runtime.abi.chunks import capacity_sum, policy_of
 
 if TYPE_CHECKING:
@@ -46,9 +47,14 @@ Table: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 def run_plan(folder: str, placement: str | None, checkpoints: Sequence[str], format: str, costs: CostCall) -> int:
     """Print the plan of a package."""
+    from mstarc.plan.lopsided import report_lopsided
+
     package = link_package(folder, placement, pairs(checkpoints, "--checkpoint"), looking=True)
     with undamaged(package.folder):
         found = estimates(package, costs)
+        report = Collector()
+        report_lopsided(found, package.placement, report)
+        write_findings(report.findings())
         if format == "json":
             _write_json(package, found)
         else:

@@ -179,6 +179,7 @@ MC514 = Rule(
     "MC514", "never-asked", "error", "`wants` asks for an output, and `given` for an input, that a request declares"
 )
 MC513 = Rule("MC513", "no-request", "error", "a model has at least one request")
+MC515 = Rule("MC515", "op-never-called", "warning", "some walk calls each op")
 
 # ----------------------------------------------------------------------------------------------------------- placement
 
@@ -266,14 +267,12 @@ MC914 = Rule(
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
-_LINK = frozenset({"MC207", "MC208", "MC503", "MC504", "MC701", "MC702"})
+_LINK = frozenset({"MC207", "MC208", "MC503", "MC504", "MC701", "MC702", "MC803"})
 _RESERVED = frozenset(
     {
         "MC410",
-        "MC603",
         "MC801",
         "MC802",
-        "MC803",
     }
 )
 

@@ -1,5 +1,5 @@
 """Requests: MC501 result-unused, MC509 output-mismatch, MC510 walk-never-called, MC511, MC512 `require`, MC513 no-request,
-MC411 stream-one-ended. Takes a program; reports to the collector."""
+MC515 op-never-called, MC411 stream-one-ended. Takes a program; reports to the collector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir.core import Block, CallWalk, Program, Request, Require, Together
+from mstarc.ir.core import Block, CallWalk, Invoke, Program, Request, Require, Together
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.effects import Effect, Names, calls_of, effects_of
 from mstarc.passes.ranges import Ranges
@@ -26,6 +26,7 @@ def check_requests(program: Program, report: Collector) -> None:
         _check_results(request, names, report)
         _check_takes(request, names, report)
     _check_called(program, names, report)
+    _check_ops(program, report)
     _check_ends(program, names, report)
 
 
@@ -98,6 +99,22 @@ def _check_called(program: Program, names: Names, report: Collector) -> None:
             report.report(
                 rules.MC510, f"no request calls walk `{walk.name}`", walk.span, subject=walk.name, help="delete it"
             )
+
+
+def _check_ops(program: Program, report: Collector) -> None:
+    """MC515: an op that no walk calls; a node without any that one does, once. One that others have their weights of is there for that."""
+    called = {(op.node, op.op) for walk in program.walks for op in every_op(walk.body) if isinstance(op, Invoke)}
+    nodes = {node for node, _ in called}
+    lent = {node.weights for node in program.nodes if node.name in nodes}
+    for node in program.nodes:
+        if node.name not in nodes and node.name not in lent:
+            message = f"no walk calls an op of node `{node.name}`, which is loaded all the same"
+            report.report(rules.MC515, message, node.span, subject=node.name, help="delete it, or call an op of it")
+            continue
+        for op in node.ops if node.name in nodes else ():
+            if (node.name, op.name) not in called:
+                message = f"no walk calls op `{node.name}.{op.name}`"
+                report.report(rules.MC515, message, op.span, subject=op.name, help="delete it, or call it")
 
 
 # ------------------------------------------------------------------------------------------------------- ends of streams

@@ -73,6 +73,24 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Calls of one op in a `parallel`, on one rank. binds: the value of the first."""
+
+    binds: str
+    op: str
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """One `parallel` whose calls are on several ranks, with the time of each batch."""
+
+    walk: str
+    calls: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """seconds: the critical path. busy: seconds of each rank. unknown: ops whose costs are not known."""
 
@@ -89,6 +107,7 @@ class Estimate:
     unknown: tuple[str, ...]
     assumed: Mapping[str, str]
     loops: Mapping[str, float]
+    parallels: tuple[Parallel, ...] = ()
 
 
 def estimate(
@@ -187,6 +206,7 @@ class _Estimator:
             tuple(unknown),
             course.assumed,
             course.loops,
+            tuple(dict.fromkeys(parallels(batches))),
         )
 
     # --------------------------------------------------------------------------------------------------------------- calls
@@ -334,6 +354,19 @@ def _total(pairs: Iterable[tuple[float | None, float]]) -> float | None:
 def _bound(batches: Iterable[_Batch]) -> str:
     """What bounds the batches: `compute`, `memory`, or both words if it differs."""
     return ", ".join(dict.fromkeys(b.bound for b in batches if b.bound))
+
+
+def parallels(batches: Iterable[_Batch]) -> Iterator[Parallel]:
+    """Every `parallel` that is spread over ranks and whose times are known, as often as it runs."""
+    for number, group in groupby(batches, lambda batch: batch.first.batch):
+        found = [batch for batch in group if batch.ran]
+        shares = [
+            Share(batch.first.result, f"{batch.first.node}.{batch.first.op}", batch.rank, batch.seconds)
+            for batch in found
+            if batch.seconds
+        ]
+        if number and len(shares) == len(found) and len({share.rank for share in shares}) > 1:
+            yield Parallel(found[0].first.walk, tuple(shares))
 
 
 def branch_counts(course: Course) -> Iterator[BranchCount]:

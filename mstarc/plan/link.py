@@ -19,6 +19,7 @@ from mstarc.ir.fold import FoldError
 from mstarc.ir.visit import every_op
 from mstarc.plan.ahead import report_ahead
 from mstarc.plan.budget import report_budgets
+from mstarc.plan.chatty import report_chatty
 from mstarc.plan.evaluate import ConfigScope, DefaultScope, MostScope, walks_of
 from mstarc.plan.exits import report_exits
 from mstarc.plan.faults import report_faults
@@ -29,6 +30,7 @@ from mstarc.plan.link_dims import report_dims
 from mstarc.plan.link_loops import link_loops
 from mstarc.plan.link_ops import link_host_port, link_node, link_sampler, link_stream_args, stream_capacity
 from mstarc.plan.model import Plan, WalkPlan
+from mstarc.plan.move_rows import move_rows
 from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
 from mstarc.plan.rules import MC606, MC607
@@ -119,10 +121,17 @@ class _Linker:
             if not self.report.failed:
                 most = MostScope(self.plan, self.overrides)
                 report_budgets(self.plan, linked, layouts, self.placement, most, self.limits)
+                self._report_chatty(linked, layouts)
             return linked
         except FoldError as error:
             self.fault(MC607, str(error))
             return None
+
+    def _report_chatty(self, linked: Linked, layouts: Mapping[str, Layout]) -> None:
+        if any(rank.link for rank in self.placement.ranks):
+            rows = move_rows(self.plan, self.placement, linked, self.overrides)
+            scope = DefaultScope(self.plan, self.overrides)
+            report_chatty(self.plan, self.placement, linked, layouts, rows, scope, self.report)
 
     def _linked(self, layouts: Mapping[str, Layout], streams: list[StreamLink]) -> Linked:
         plan, scope = self.plan, self.scope

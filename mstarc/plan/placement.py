@@ -5,6 +5,7 @@ default = 0             # the rank of every node that [place] does not name; 0 i
 device = "cpu"
 host = "a"              # ranks of one host share memory; left out: all ranks are on one host
 threads = 1             # 0 or left out: chosen when the workers start
+link = 1_048_576        # bytes that one step of a loop may send to and from it without a warning (MC603); left out: any number
 chip = "h200"           # a device of `mstarc.plan.chips`: for estimates, and what has to fit (MC207, MC503); left out: neither
 [place]
 voice = 1
@@ -33,7 +34,7 @@ from mstarc.plan.chips import CHIPS
 from mstarc.plan.rules import MC606, MC607, MC608, MC609
 from mstarc.source import SourceFile, Span
 
-_RANK_KEYS = ("device", "host", "threads", "chip")
+_RANK_KEYS = ("device", "host", "threads", "chip", "link")
 _KEYS = ("default", "ranks", "place", "walks", "ahead")
 Ranks: TypeAlias = tuple[int, ...]
 MOST_AHEAD = 1 << 20
@@ -41,12 +42,16 @@ MOST_AHEAD = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One rank: a process on a device of a host. threads 0 = chosen at start. chip: its name in `mstarc.plan.chips`, or ""."""
+    """One rank: a process on a device of a host. threads 0 = chosen at start. chip: its name in `mstarc.plan.chips`, or "".
+
+    link: the bytes that one step of a loop may send to and from it, 0 = nothing is said.
+    """
 
     device: str = "cpu"
     threads: int = 0
     chip: str = ""
     host: str = ""
+    link: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +258,13 @@ def _rank(key: str, table: Mapping[str, Any], source: SourceFile, report: Collec
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 1024:
         at = _find(source, f"ranks.{key}", "threads")
         report.report(MC608, f"`threads` of rank {key} is not a number from 0 to 1024", at)
+    link = table.get("link", 1)
+    if isinstance(link, bool) or not isinstance(link, int) or link < 1:
+        at = _find(source, f"ranks.{key}", "link")
+        report.report(MC608, f"`link` of rank {key} is not a number of bytes from 1", at)
     chip = _chip(key, table, source, report)
-    return RankPlace(str(device), threads if isinstance(threads, int) else 0, chip, str(host))
+    said = link if "link" in table and isinstance(link, int) else 0
+    return RankPlace(str(device), threads if isinstance(threads, int) else 0, chip, str(host), said)
 
 
 def _chip(key: str, table: Mapping[str, Any], source: SourceFile, report: Collector) -> str:

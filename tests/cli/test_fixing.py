@@ -14,7 +14,7 @@ from mstarc.workspace import load_model
 from tests.cli.conftest import Command
 
 MODEL = """model m   # mstarc: allow MC006 -- none is here
-node a : stateless { op f(x: i64) -> y: i64  op two(x: i64) -> y: i64, z: i64 }   # größer
+node a : stateless { op two(x: i64) -> y: i64, z: i64 }   # größer
 # mstarc: allow MC505 -- none is here
 walk w(x: i64) {
     y, unused = a.two(x)
@@ -23,7 +23,7 @@ walk w(x: i64) {
 request r(x: i64) -> scalar { w(x) }
 """
 FIXED = """model m
-node a : stateless { op f(x: i64) -> y: i64  op two(x: i64) -> y: i64, z: i64 }   # größer
+node a : stateless { op two(x: i64) -> y: i64, z: i64 }   # größer
 walk w(x: i64) {
     y, _ = a.two(x)
     emit y as scalar

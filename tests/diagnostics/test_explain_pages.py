@@ -13,13 +13,16 @@ import pytest
 
 from mstarc.checked import Checked
 from mstarc.cli import explaining
+from mstarc.cli.costs import CostCall, estimates
 from mstarc.cli.dry_run import judge
+from mstarc.cli.packages import Package
 from mstarc.codegen.package import compile_model
 from mstarc.diagnostics.core import Collector
 from mstarc.diagnostics.machine import explain_page
 from mstarc.diagnostics.rules import rule_state
 from mstarc.diagnostics.text import render_all
 from mstarc.plan.link import link
+from mstarc.plan.lopsided import report_lopsided
 from mstarc.plan.model import NAME, Plan, to_text
 from mstarc.plan.placement import Placement, read_placement
 from mstarc.source import SourceFile
@@ -56,7 +59,7 @@ def compiled(code: str, heading: str, folder: Path) -> tuple[list[str], str]:
 
 
 def linked(folder: Path) -> Checked:
-    """What linking the page's model under its placement finds."""
+    """What linking the page's model under its placement finds, and costs of it; if nothing, what of it the runtime cannot run."""
     out, edits, toml = folder / "out", folder / "page.plan", folder / "page.toml"
     plan = compile_model(folder / "page.walk", out).plan
     assert plan is not None
@@ -64,12 +67,15 @@ def linked(folder: Path) -> Checked:
         plan = edited(plan, edits.read_text(encoding="utf-8"))
     out.mkdir()
     (out / NAME).write_text(to_text(plan), encoding="utf-8")
-    report = Collector()
+    report, limits = Collector(), Collector()
     placement = read_placement(toml, report) if toml.is_file() else Placement()
-    if placement is not None:
-        link(plan, placement, out, report)
+    linked = None if placement is None else link(plan, placement, out, report, limits=limits)
+    if linked is not None and placement is not None:
+        report_lopsided(estimates(Package(out, plan, linked, placement, {}), CostCall()), placement, report)
     files = [file for file in (folder / "page.walk", toml, out / NAME) if file.is_file()]
-    return Checked(report.findings(), {str(file): SourceFile(str(file), file.read_text()) for file in files})
+    return Checked(
+        report.findings() or limits.findings(), {str(file): SourceFile(str(file), file.read_text()) for file in files}
+    )
 
 
 def edited(plan: Plan, text: str) -> Plan:

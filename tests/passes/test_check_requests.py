@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from mstarc.workspace import load_model
 from tests.passes.sources import NODES, codes, messages
 
 WALKS = NODES + "walk w(x: i64) { emit a.f(x) as tensor }\nwalk v(x: i64) -> y: i64 { y = a.f(x) }\n"
@@ -88,3 +91,27 @@ def test_a_stream_between_two_arms_has_both() -> None:
 def test_defaults(param: str, expected: list[str]) -> None:
     declarations = f"param n : int in 1..4 = 2\nparam deep : bool = true\nparam {param}\n"
     assert codes(declarations + WALKS + "request r(x: i64) -> tensor { y = v(x)  w(y) }") == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("node a : stateless { op f(x: i64) -> y: i64 }", []),
+        ("node a : stateless { op f(x: i64) -> y: i64  op g(x: i64) -> y: i64 }", ["no walk calls op `a.g`"]),
+        (
+            "node a : stateless { op f(x: i64) -> y: i64 }\nnode b : stateless { op g(x: i64) -> y: i64  op h(x: i64) -> y: i64 }",
+            ["no walk calls an op of node `b`, which is loaded all the same"],
+        ),
+        (
+            "node a : stateless weights of b { op f(x: i64) -> y: i64 }\nnode b : stateless { op g(x: i64) -> y: i64 }",
+            [],
+        ),
+    ],
+)
+def test_ops_that_nothing_calls(tmp_path: Path, nodes: str, expected: list[str]) -> None:
+    path = tmp_path / "t.walk"
+    path.write_text(
+        f"model t\n{nodes}\nwalk w(x: i64) {{ emit a.f(x) as tensor }}\nrequest r(x: i64) -> tensor {{ w(x) }}\n"
+    )
+    found = [d for d in load_model(path).checked.findings if d.rule.code != "MC908"]
+    assert [(d.rule.code, d.message) for d in found] == [("MC515", message) for message in expected]
