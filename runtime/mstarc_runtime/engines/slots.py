@@ -170,6 +170,12 @@ class SlotsRun:
             scale=qkv.shape[-1] ** -0.5,
         )
 
+    def frozen(self) -> Slots:
+        """The slots of an op that only reads all of its context, for a component that attends by itself. Raises EngineError."""
+        if not self._frozen or self._causal:
+            raise EngineError(f"`{self._name}` is not an op that sees all of a frozen context")
+        return self._slots
+
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """See `Run.write`."""
         if self._frozen:

@@ -5,12 +5,16 @@ The same weights and sums as `nets`, with 16-bit rounding in other places.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Run
+from mstarc_runtime.engines.slots import SlotsRun
 from mstarc_runtime.models import fused_triton as fused
 from mstarc_runtime.models.pi05 import flow_triton as kernels
+from mstarc_runtime.models.pi05.flow_step import FlowStep
 from mstarc_runtime.models.pi05.nets import ExpertNet, LanguageLayer, LanguageNet, Layer, VisionBlock, VisionNet
 from mstarc_runtime.models.pi05.times_triton import Times
 
@@ -45,15 +49,18 @@ def read(net: LanguageNet, run: Run, x: Tensor, turn: Turn) -> None:
 
 
 class Flow:
-    """The action expert's step, with what it keeps between steps."""
+    """The action expert's step, with what it keeps between steps. Few rows on slots have kernels of their own (`FlowStep`)."""
 
     def __init__(self, net: ExpertNet, frequencies: Tensor, speeds: Tensor) -> None:
         self._net, self._frequencies = net, frequencies
-        self._times = Times(net.time_in, net.time_out, net.modulation, speeds)
+        self._step = FlowStep(net, frequencies, speeds) if FlowStep.fits(net) else None
+        self._times = self._step.times if self._step else Times(net.time_in, net.time_out, net.modulation, speeds)
         self._action_in = net.action_in.weight.T.contiguous()
 
     def velocity(self, run: Run, actions: Tensor, t: Tensor) -> Tensor:
         """Noisy actions [B, horizon, action_dim] at times [B] -> velocities of the same shape, f32."""
+        if self._step is not None and self._step.takes(run, *actions.shape[:2]):
+            return self._step(cast(SlotsRun, run), actions, t)
         net, parts, slot = self._net, self._times.parts, self._times.slots(t.float())
         cos, sin = kernels.angles(run.positions, self._frequencies)
         x, entered = kernels.opened(

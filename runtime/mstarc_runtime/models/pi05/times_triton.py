@@ -6,6 +6,8 @@ is computed and takes the place of the one that was used least lately. Nothing h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -71,10 +73,64 @@ def _mapped(
                 tl.store(to + column, total, mask=column < width)
 
 
-class Times:
-    """The maps of the last `KEPT` times. parts f32 [KEPT, norms, 3, width]: scale, shift and gate."""
+@triton.jit
+def _shifted(
+    parts, matrices, out, slot, fresh, count, norms, part_stride, width,
+    STEP: tl.constexpr, FIRST: tl.constexpr, INSIDE: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """matrix · shift of fresh rows, of every STEP-th norm from FIRST on: matrices [width, INSIDE], at addresses in `matrices`."""
+    at = tl.arange(0, PAD)
+    blocks = tl.cdiv(width, BLOCK)
+    for each in range(count):
+        if tl.load(fresh + each) != 0:
+            held = tl.load(slot + each).to(tl.int64)
+            for task in range(tl.program_id(0), norms * blocks, tl.num_programs(0)):
+                norm = task // blocks
+                matrix = tl.load(matrices + norm).to(tl.pointer_type(DTYPE))
+                number = STEP * norm + FIRST
+                shift = tl.load(
+                    parts + held * part_stride + (3 * number + 1) * INSIDE + at, mask=at < INSIDE, other=0.0
+                )
+                column = task % blocks * BLOCK + tl.arange(0, BLOCK)
+                kept = (column < width)[:, None] & (at < INSIDE)[None, :]
+                some = tl.load(matrix + column[:, None] * INSIDE + at[None, :], mask=kept, other=0.0).to(tl.float32)
+                tl.store(
+                    out + (held * norms + norm) * width + column, tl.sum(some * shift[None, :], 1), mask=column < width
+                )
 
-    def __init__(self, time_in: nn.Linear, time_out: nn.Linear, modulation: nn.Linear, speeds: Tensor) -> None:
+
+class Shifts:
+    """matrix · shift of every other norm, f32 [KEPT, matrices, width], for the matrices that read the norms `first`, `first` + 2, ..."""
+
+    def __init__(self, matrices: Sequence[Tensor], first: int) -> None:
+        self._matrices, self._first = tuple(matrices), first
+        device, width = matrices[0].device, len(matrices[0])
+        self._places = torch.tensor([matrix.data_ptr() for matrix in matrices], device=device)
+        self.values = torch.zeros(KEPT, len(matrices), width, device=device)
+
+    def update(self, parts: Tensor, slot: Tensor, fresh: Tensor) -> None:
+        """Of the times that are fresh, from parts as of `Times`."""
+        one = self._matrices[0]
+        width, inside = one.shape
+        _shifted[(264,)](
+            parts, self._places, self.values, slot, fresh, len(slot), len(self._matrices), parts.stride(0), width, STEP=2,
+            FIRST=self._first, INSIDE=inside, PAD=triton.next_power_of_2(inside), BLOCK=8, DTYPE=_DTYPES[one.dtype], num_warps=4,
+        )  # fmt: skip
+
+
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class Times:
+    """The maps of the last `KEPT` times. parts f32 [KEPT, norms, 3, width]: scale, shift and gate.
+
+    shifts: what else is kept by time.
+    """
+
+    def __init__(
+        self, time_in: nn.Linear, time_out: nn.Linear, modulation: nn.Linear, speeds: Tensor, shifts: Sequence[Shifts] = ()
+    ) -> None:  # fmt: skip
+        self._shifts = shifts
         self._nets, self._speeds = (time_in, time_out, modulation), speeds
         device, width = speeds.device, time_in.out_features
         self.parts = torch.zeros(KEPT, modulation.out_features // (3 * width), 3, width, device=device)
@@ -102,4 +158,6 @@ class Times:
                 x, net.weight, net.bias, out, slot, fresh, count, net.out_features,
                 INSIDE=width, PAD=triton.next_power_of_2(width), BLOCK=8, SILU=silu, BY_SLOT=not silu, num_warps=4,
             )  # fmt: skip
+        for each in self._shifts:
+            each.update(self.parts, slot, fresh)
         return slot

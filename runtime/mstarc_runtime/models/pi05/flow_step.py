@@ -1,0 +1,67 @@
+"""The step of the action expert on slots, for few rows: one kernel."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from mstarc_runtime.engines.component import Run
+from mstarc_runtime.engines.slots import SlotsRun
+from mstarc_runtime.models.pi05 import flow_step_triton as kernel
+from mstarc_runtime.models.pi05.flow_step_triton import Expert, Held, Timed
+from mstarc_runtime.models.pi05.flow_triton import angles
+from mstarc_runtime.models.pi05.nets import ExpertNet, Layer
+from mstarc_runtime.models.pi05.times_triton import Shifts, Times
+
+
+class FlowStep:
+    """Noisy actions of a few slots at their times -> velocities."""
+
+    def __init__(self, net: ExpertNet, frequencies: Tensor, speeds: Tensor) -> None:
+        """See `fits`. The net's matrices stay where they are."""
+        layers = [cast(Layer, layer) for layer in net.layers]
+        self._net, self._frequencies, self._first = net, frequencies, layers[0]
+        self._shifts = (
+            Shifts([layer.qkv.weight for layer in layers], 0), Shifts([layer.gate_up.weight for layer in layers], 1)
+        )  # fmt: skip
+        self.times = Times(net.time_in, net.time_out, net.modulation, speeds, self._shifts)
+        self._cuts = kernel.cuts_of(net.dtype)
+        self._expert = Expert(
+            kernel.places([layer.qkv.weight for layer in layers]), kernel.places([layer.out.weight for layer in layers]),
+            kernel.places([layer.gate_up.weight for layer in layers]), kernel.places([layer.down.weight for layer in layers]),
+            net.action_in.weight.T.contiguous(), net.action_in.bias, net.action_out.weight, net.action_out.bias,
+            layers[0].down.in_features, net.dtype, net.eps,
+        )  # fmt: skip
+
+    @staticmethod
+    def fits(net: ExpertNet) -> bool:
+        """Whether sizes are multiples of the kernel's tiles. Not for f16, in which rows before their norm may not fit."""
+        if net.dtype not in (torch.float32, torch.bfloat16):
+            return False
+        first, cuts = cast(Layer, net.layers[0]), kernel.cuts_of(net.dtype)
+        width, half = first.out.out_features, first.head_dim // 2
+        inner = (first.out.in_features, first.down.in_features)
+        return (
+            width % max(cuts.block, cuts.added) == 0
+            and all(size % (cuts.block * cuts.parts) == 0 and size % cuts.gated == 0 for size in inner)
+            and half >= cuts.turned // 2
+            and half & (half - 1) == 0
+            and first.head_dim * net.dtype.itemsize <= kernel.KEY_BYTES
+        )
+
+    def takes(self, run: Run, batch: int, horizon: int) -> bool:
+        """Whether it can run: on slots, with few enough rows."""
+        return isinstance(run, SlotsRun) and kernel.fits(run.positions.device, batch, horizon)
+
+    def __call__(self, run: SlotsRun, actions: Tensor, t: Tensor) -> Tensor:
+        """Noisy actions [B, horizon, action_dim] at times [B] -> velocities of the same shape, f32."""
+        slot = self.times.slots(t.float())
+        timed = Timed(slot, self.times.parts, self._shifts[0].values, self._shifts[1].values)
+        slots = run.frozen()
+        held = Held(slots.pool.data, slots.table, slots.length, run.active, slots.pool.page_size)
+        cos, sin = angles(run.positions, self._frequencies)
+        return kernel.step(
+            actions.float().contiguous(), self._expert, timed, held, self._first.heads, cos, sin, self._cuts
+        )
