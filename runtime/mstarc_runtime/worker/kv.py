@@ -55,13 +55,13 @@ class TransformerOps:
         used = [cache for cache in linked.caches if any(node.cache == cache.name for node in nodes)]
         ranks = _sharing(linked, device)
         self._pools = {cache.name: _pool(cache, torch.device(device), len(used), ranks) for cache in used}
-        self.swaps = {name: Swap(name, pool) for name, pool in self._pools.items()}
         self._engines = {name: TransformerEngine(pool) for name, pool in self._pools.items()}
         self._cache_of = {context.name: context.cache for context in linked.contexts}
         self._contexts_of = {
             cache.name: tuple(context.name for context in linked.contexts if context.cache == cache.name)
             for cache in used
         }
+        self.swaps = {name: Swap(name, pool, len(self._contexts_of[name])) for name, pool in self._pools.items()}
         self._context_max = {context.name: context.max for context in linked.contexts}
         self._specs: dict[str, OpSpec] = {}
         self._graphs: dict[str, Graph] = {}

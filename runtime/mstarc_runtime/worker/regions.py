@@ -12,6 +12,7 @@ from mstarc_runtime.worker.batch import Batch, DrainedError, Row, column_of, sel
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.rank import Rank
+    from mstarc_runtime.worker.swap import Swap
 
 
 class RegionLoop:
@@ -27,9 +28,11 @@ class RegionLoop:
         self.rows: list[Row] = []
         self.carry: tuple[Any, ...] = ()
         self.fixed: tuple[Any, ...] = ()
+        self._swaps: tuple[Swap, ...] = ()  # of the pools that contexts of the loop's walk are on
 
     def join(self, row: Row, carry: tuple[Any, ...]) -> None:
         """A request reaches the loop, its initial values as arrays."""
+        self._swaps = self.rank.swaps.of_walk(row.run)
         self.waiting.append((row, carry))
 
     def empty(self) -> bool:
@@ -47,9 +50,10 @@ class RegionLoop:
     def turn(self) -> None:
         """Run one iteration for every row that can run, up to the batch limit."""
         self._regroup()
-        if self.rows and self.rank.swaps.scarce(self.rows[0].run, len(self.rows)):
-            self.rank.swaps.prepare([row.run for row in self.rows])
-            self._leave_out()
+        for swap in self._swaps:
+            if swap.pool.free_pages < len(self.rows) * swap.contexts:
+                swap.prepare(row.session for row in self.rows)
+                self._leave_out()
         if not self.rows:
             return
         rows = self.rows
@@ -110,8 +114,9 @@ class RegionLoop:
 
     def _regroup(self) -> None:
         """Form the batch of this turn: drop dead rows, finish spent ones, park those without credit, let waiting ones in."""
-        if self.rank.swaps.full():
-            self._leave_out()
+        for swap in self._swaps:
+            if swap.waiting:
+                self._leave_out()
         keep: list[int] = []
         for i, row in enumerate(self.rows):
             if not row.run.alive:

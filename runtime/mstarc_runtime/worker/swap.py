@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,11 @@ TELL_S = 60.0  # between two warnings that a pool is full
 
 
 class Swap:
-    """The waiting line of one pool. `sessions`: those of the rank, by request; `fail`: ends one."""
+    """The waiting line of one pool. contexts: how many a request may have on it. `sessions`: those of the rank, by request; `fail`: ends
+    one."""
 
-    def __init__(self, cache: str, pool: PagedPool) -> None:
-        self.cache, self.pool = cache, pool
+    def __init__(self, cache: str, pool: PagedPool, contexts: int = 1) -> None:
+        self.cache, self.pool, self.contexts = cache, pool, contexts
         self.sessions: Mapping[int, Session] = {}
         self.fail: Callable[[Session, BaseException], None] = lambda session, error: None
         self.waiting: dict[int, list[Waker]] = {}  # request -> what goes on when its turn has come
@@ -247,7 +248,6 @@ class Swaps:
     ) -> None:
         """swaps: by cache; `sessions` and `fail`: see `Swap`."""
         self._all = tuple(swaps.values())
-        self._contexts = len(linked.contexts)
         caches = {context.name: context.cache for context in linked.contexts}
         self._of_walk = {
             walk.name: tuple(
@@ -278,18 +278,13 @@ class Swaps:
             if swap.waiting:
                 swap.turn()
 
-    def scarce(self, run: WalkRun, rows: int) -> bool:
-        """Whether so many requests of a walk may begin more pages than are free."""
-        return any(swap.pool.free_pages < rows * self._contexts for swap in self._of_walk[run.name])
-
-    def prepare(self, runs: Sequence[WalkRun]) -> None:
-        """See `Swap.prepare`; the runs are of one walk."""
-        for swap in self._of_walk[runs[0].name]:
-            swap.prepare(run.session for run in runs)
+    def of_walk(self, run: WalkRun) -> tuple[Swap, ...]:
+        """The lines of the pools that the walk's contexts are on."""
+        return self._of_walk.get(run.name, ())
 
     def held_up(self, run: WalkRun) -> Swap | None:
         """The line that keeps a walk from beginning a call on its contexts; None if it may begin it."""
-        for swap in self._of_walk[run.name]:
+        for swap in self.of_walk(run):
             if swap.waiting and swap.holds_up(run.session):
                 return swap
         return None
@@ -298,7 +293,7 @@ class Swaps:
     def asking(self, run: WalkRun) -> Iterator[None]:
         """Inside, contexts of the walk take pages from younger requests where a pool has too few. Raises OutOfPages."""
         with ExitStack() as stack:
-            for swap in self._of_walk[run.name]:
+            for swap in self.of_walk(run):
                 stack.enter_context(swap.asking(run.session))
             yield
 
