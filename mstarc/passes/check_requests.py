@@ -1,5 +1,5 @@
 """Requests: MC501 result-unused, MC509 output-mismatch, MC510 walk-never-called, MC511, MC512 `require`, MC513 no-request,
-MC515 op-never-called, MC411 stream-one-ended. Takes a program; reports to the collector."""
+MC515 op-never-called, MC516 never-reached, MC411 stream-one-ended. Takes a program; reports to the collector."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir.core import Block, CallWalk, Invoke, Program, Request, Require, Together
+from mstarc.ir.core import Block, CallWalk, If, Invoke, Program, Request, Require, Together, When
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.effects import Effect, Names, calls_of, effects_of
-from mstarc.passes.ranges import Ranges
+from mstarc.passes.ranges import Ranges, shown
 
 
 def check_requests(program: Program, report: Collector) -> None:
@@ -23,6 +23,7 @@ def check_requests(program: Program, report: Collector) -> None:
     for request in program.requests:
         _check_outputs(request, names, report)
         _check_require(request, Ranges(program), report)
+        _check_reached(request, Ranges(program), report)
         _check_results(request, names, report)
         _check_takes(request, names, report)
     _check_called(program, names, report)
@@ -59,7 +60,7 @@ def _check_outputs(request: Request, names: Names, report: Collector) -> None:
 
 
 def _check_require(request: Request, ranges: Ranges, report: Collector) -> None:
-    """MC511: `require` comes first; MC512: it can be true."""
+    """MC511: `require` comes first; MC512: it can be true, and it can be false."""
     called = False
     for op in request.body.ops:
         called = called or any(True for _ in calls_of(Block((op,))))
@@ -73,6 +74,25 @@ def _check_require(request: Request, ranges: Ranges, report: Collector) -> None:
             if ranges.of(inner.cond).exact == 0:
                 message = f"`require {inner.text}` is never true, so request `{request.name}` is always refused"
                 report.report(rules.MC512, message, inner.span, subject=inner.text)
+            elif ranges.of(inner.cond).exact is not None:
+                message = f"`require {inner.text}` is always true, so it refuses nobody"
+                report.report(rules.MC512, message, inner.span, subject=inner.text)
+
+
+def _check_reached(request: Request, ranges: Ranges, report: Collector) -> None:
+    """MC516: a branch whose condition, or its opposite, no request can meet."""
+    for op in every_op(request.body):
+        if not isinstance(op, (If, When)) or (truth := ranges.of(op.cond).exact) is None:
+            continue
+        never = op.body if isinstance(op, When) else op.then
+        if truth:
+            never = op.other if isinstance(op, If) else Block()
+        if never.ops:
+            which = "never true" if not truth else "always true, so the `else` is never taken"
+            message = f"`{shown(op.cond)}` is {which} in request `{request.name}`"
+            at = never.ops[0].span if truth else op.span
+            help_text = "delete the branch, or compare what differs between requests"
+            report.report(rules.MC516, message, at, "no request comes here" if truth else "", help=help_text)
 
 
 def _check_results(request: Request, names: Names, report: Collector) -> None:

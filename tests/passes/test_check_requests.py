@@ -115,3 +115,24 @@ def test_ops_that_nothing_calls(tmp_path: Path, nodes: str, expected: list[str])
     )
     found = [d for d in load_model(path).checked.findings if d.rule.code != "MC908"]
     assert [(d.rule.code, d.message) for d in found] == [("MC515", message) for message in expected]
+
+
+@pytest.mark.parametrize(
+    ("cond", "expected"),
+    [
+        ("n > 8", ["`n > 8` is never true in request `r`"]),
+        ("n > 0", ["`n > 0` is always true, so the `else` is never taken in request `r`"]),
+        ("n > 1", []),
+        ("deep", []),
+        ("false", ["`false` is never true in request `r`"]),
+    ],
+)
+def test_branches_that_no_request_takes(cond: str, expected: list[str]) -> None:
+    params = "param n : int in 1..8 = 2\nparam deep : bool = false\n"
+    text = f"{params}{WALKS}request r(x: i64) -> tensor {{ if {cond} {{ y = v(x)  w(y) }} else {{ w(x) }} }}\n"
+    assert messages(text, "MC516") == expected
+
+
+def test_a_require_that_refuses_nobody() -> None:
+    text = f"param n : int in 1..8 = 2\n{WALKS}request r(x: i64) -> tensor {{ require n > 0  y = v(x)  w(y) }}\n"
+    assert messages(text, "MC512") == ["`require n > 0` is always true, so it refuses nobody"]

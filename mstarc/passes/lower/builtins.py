@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mstarc.diagnostics import rules
-from mstarc.ir.types import MODALITIES, Apply, Chunk, Enum, Lit, Parts, Ref, Scalar, Tensor, Type
+from mstarc.ir.types import MODALITIES, Apply, Chunk, Enum, ListOf, Lit, Parts, Ref, Scalar, Tensor, Type
 from mstarc.passes.lower.typed import (
     BOOL,
     FLOAT,
@@ -89,6 +89,10 @@ class Builtins:
 
     def _guide(self, args: list[Typed], tree: ast.Call) -> Typed:
         """v and up to two other branches of its type, which may be absent, then scales and the kind of renorm."""
+        for arg in args:
+            if isinstance(arg.expr, ListOf):
+                self._scope.mismatch("`guide` takes one branch or one number here, not a list", arg.span)
+                return poison(tree.span, "device")
         first, second, third, *rest = args
         branches = [first, second]
         (branches if isinstance(third.type, Tensor) else rest).append(third)

@@ -159,6 +159,9 @@ class Expressions:
                 return self._subscript(tree)
             case ast.ListOf(items, span):
                 parts = [self.value(item.value) for item in items]
+                if device := next((part for part in parts if not part.host), None):
+                    self.mismatch("a list is made on the host, and this is a device value", device.span)
+                    return poison(span, "device")
                 return Typed(ListOf(tuple(p.expr for p in parts)), None, joint_phase(*parts), span)
 
     def _binary(self, tree: ast.Binary) -> Typed:
