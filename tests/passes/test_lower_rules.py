@@ -39,7 +39,7 @@ WALKS: list[tuple[str, str, str]] = [
     ("v = a.f(x)  emit guide(v, [v, x], 1.5) as tensor", "MC007", "v"),
     ("v = a.f(x)  emit guide(v, [1, 2], 1.5) as tensor", "MC007", "[1, 2]"),
     ("v = a.f(x)  emit guide(v, x, [1.5, 2.5]) as tensor", "MC007", "[1.5, 2.5]"),
-    ("emit [x, 2] as tensor", "MC007", "x"),
+    ("v = a.f(x)  emit [v, 2] as tensor", "MC007", "v"),
     ("y = a.f(x)  emit x as tensor", "MC006", "y"),
     ("y = x + 1  emit x as tensor", "MC006", "y"),
     ("y = a.f(x) when p == 1  emit x as tensor", "MC006", "y"),
