@@ -5,12 +5,15 @@ code on the paged engine = interpreter, for requests of many kinds in one batch,
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mstarc.passes.form_regions import regions_of
+from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.errors import RequestFailed
@@ -146,6 +149,27 @@ async def test_equal_branches_are_run_once(tmp_path: Path, order: str, params: d
     calls = [rows for kind, op, rows in branch_components.CALLS if (kind, op) == ("PagedRun", "drift")]
     assert calls == [guided, guided, 1], "shifted times 1, 0.857, 0.6"
     same(got, interpreted(program, linked, asked), 1e-5)
+
+
+async def test_steps_in_a_pool_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests whose pages lie on the host have them back before their own calls of a step."""
+    program, linked = compiled(tmp_path, PLAIN, BINDING)
+    long = [replace(one, inputs={**one.inputs, "order": str(one.inputs["order"]) * 8}) for one in MANY]
+    due = [interpreted(program, linked, one) for one in long]
+    moved = []
+    swap_out = PagedPool.swap_out
+
+    def moves(pool: PagedPool, page: int) -> int | None:
+        moved.append(page)
+        return swap_out(pool, page)
+
+    monkeypatch.setattr(PagedPool, "swap_out", moves)
+    caches = [msgspec.structs.replace(cache, pages=24, swap=300) for cache in linked.caches]
+    full = msgspec.structs.replace(linked, caches=caches)
+    for shuffle in (None, 1):
+        for got, want in zip(await served(full, long, shuffle), due, strict=True):
+            same(got, want, 1e-5)
+    assert moved
 
 
 async def run_with_one_that_ends(tmp_path: Path, spec: str, cancelled: int = -1) -> tuple[list[Got], list[str]]:
