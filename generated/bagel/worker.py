@@ -53,7 +53,9 @@ class Bagel(WorkerProgram):
         x = walk.noise("f32", (h // walk.config.cell * (w // walk.config.cell), walk.config.c), "x")
         denoise_items = []
         for denoise_iter in range(walk.params.steps - 1):
-            if walk.params.cfg_above < times[denoise_iter] and times[denoise_iter] <= walk.params.cfg_upto:
+            t = times[denoise_iter]
+            on = walk.params.cfg_above < t and t <= walk.params.cfg_upto
+            if on:
                 denoise_items.append(self.draw_denoise)
             else:
                 denoise_items.append(self.draw_denoise_2)

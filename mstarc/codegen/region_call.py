@@ -7,18 +7,28 @@ else:
 z_2, path = yield walk.loop("dream", dream, "times", walk.params.horizon, carry=(z,), fixed=(walk.rows(actions, walk.params.horizon, 32),))
 
 A condition over `iter` is tabulated before the loop: a list with the body of each iteration.
+
+for denoise_iter in range(walk.params.steps - 1):
+    t = times[denoise_iter]
+    if walk.params.cfg_above < t:
+        denoise_items.append(self.draw_denoise)
+    else:
+        denoise_items.append(self.draw_denoise_2)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mstarc.codegen.expressions import Place, quoted, text
-from mstarc.codegen.layout import Call, Group, Part
+from mstarc.codegen.expressions import NOT, Place, quoted, text
+from mstarc.codegen.layout import INDENT, WIDTH, Call, Group, Part
 from mstarc.codegen.source import Writer, bind, tuple_of
-from mstarc.ir.types import Binary, Chunk, Lit, Unary, ValueId
+from mstarc.ir.core import Compute
+from mstarc.ir.types import Binary, Chunk, Expr, Lit, Unary, ValueId
+from mstarc.ir.visit import every_op, results_of, vars_of
 from mstarc.passes.form_regions import Body, Region
 from mstarc.passes.ranges import shown
+from mstarc.passes.straight_lines import statements
 
 
 def said(region: Region, body: Body, words: Mapping[int, str]) -> str:
@@ -69,32 +79,73 @@ class RegionCall:
         region, loop, writer = self.region, self.region.loop, self.writer
         if len(region.methods()) == 1:
             return [f"self.{region.method}"]
+        conditions = [cond.known for cond in region.conditions]
         if not region.changing:
             name = self.fresh(loop.label)
-            self._choose((), lambda body: f"{name} = self.{body}")
+            self._choose((), conditions, lambda body: f"{name} = self.{body}")
             return [name]
         name = self.fresh(f"{loop.label}_items")
         writer.add(f"{name} = []")
         writer.open(f"for {(self.place.iters or {})[loop.label]} in range({text(loop.bound, self.place)}):")
-        self._choose((), lambda body: f"{name}.append(self.{body})")
+        written = [cond.written for cond in region.conditions]
+        before = self._before(written)
+        for op in before or ():
+            writer.add(f"{self.place.names[op.result.id]} = {text(op.expr, self.place)}")
+        self._choose((), conditions if before is None else written, lambda body: f"{name}.append(self.{body})")
         writer.close()
         return [f"self.{region.method}", f"bodies={name}"]
 
-    def _choose(self, holds: tuple[bool, ...], say: Callable[[str], str]) -> None:
+    def _before(self, conditions: Sequence[Expr]) -> tuple[Compute, ...] | None:
+        """The host values of the body that conditions read, in their order; None if one of them is itself behind a condition."""
+        made = {
+            op.result.id: op
+            for op in statements(self.region.loop.body)
+            if isinstance(op, Compute) and op.result.phase == "host"
+        }
+        inside = {value.id for op in every_op(self.region.loop.body) for value in results_of(op)}
+        needed: set[ValueId] = set()
+        due = [ident for cond in conditions for ident in vars_of(cond) if ident in inside]
+        while due:
+            ident = due.pop()
+            if ident not in made:
+                return None
+            if ident not in needed:
+                needed.add(ident)
+                due += [other for other in vars_of(made[ident].expr) if other in inside]
+        return tuple(op for ident, op in made.items() if ident in needed)
+
+    def _choose(self, holds: tuple[bool, ...], conditions: Sequence[Expr], say: Callable[[str], str]) -> None:
         """Say the body for which the first conditions hold like this; the others decide."""
-        sides = [self._open_to((*holds, side)) for side in (True, False)]
+        yes, no = (self._open_to((*holds, side)) for side in (True, False))
         found = self._open_to(holds)
         if len(set(found)) == 1:
             self.writer.add(say(found[0]))
-        elif sides[0] == sides[1]:
-            self._choose((*holds, True), say)
+        elif yes == no or not (yes and no):
+            self._choose((*holds, bool(yes)), conditions, say)
         else:
-            self.writer.open(f"if {text(self.region.conditions[len(holds)].known, self.place)}:")
-            self._choose((*holds, True), say)
+            self._open_if(conditions[len(holds)])
+            self._choose((*holds, True), conditions, say)
             self.writer.close()
             self.writer.open("else:")
-            self._choose((*holds, False), say)
+            self._choose((*holds, False), conditions, say)
             self.writer.close()
+
+    def _open_if(self, cond: Expr) -> None:
+        """`if cond:`, each of its parts on a line of its own where one line is too short."""
+        line, writer = f"if {text(cond, self.place)}:", self.writer
+        parts: list[Expr] = []
+        while isinstance(cond, Binary) and cond.op == "and":
+            parts.insert(0, cond.b)
+            cond = cond.a
+        if len(INDENT) * writer.depth + len(line) <= WIDTH or not parts:
+            writer.open(line)
+            return
+        writer.open("if (")
+        writer.add(text(cond, self.place, NOT))
+        for part in parts:
+            writer.add(f"and {text(part, self.place, NOT)}")
+        writer.close()
+        writer.open("):")
 
     def _open_to(self, holds: tuple[bool, ...]) -> list[str]:
         """The bodies that are left when the first conditions hold like this."""

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from mstarc.ir.core import Block, Compute, Invoke, Loop, Noise, Op, Par, Value, When
-from mstarc.ir.types import Apply, Expr, Index, Ref, Tensor, Unary, ValueId, Var
+from mstarc.ir.types import Apply, Binary, Expr, Index, Ref, Tensor, Unary, ValueId, Var
 from mstarc.ir.visit import every_expr, exprs_of, results_of, substituted, vars_of, with_exprs, with_parts
 
 MOST_CONDITIONS = 2  # four bodies: beyond that a method each is harder to read than the loop
@@ -38,7 +38,7 @@ class Line:
 
 
 def straight_lines(loop: Loop, values: Mapping[ValueId, Value]) -> tuple[tuple[Condition, ...], tuple[Line, ...]]:
-    """The conditions in their order and every line, or nothing. A loop without a `when` is its own line."""
+    """The conditions in their order and every line that there can be, or nothing. A loop without a `when` is its own line."""
     inside = {value.id: value for op in _ops(loop.body) for value in results_of(op)}
     inside |= {carry.inner.id: carry.inner for carry in loop.carries}
     host = {op.result.id: op.expr for op in _ops(loop.body) if isinstance(op, Compute) and op.result.phase == "host"}
@@ -49,9 +49,23 @@ def straight_lines(loop: Loop, values: Mapping[ValueId, Value]) -> tuple[tuple[C
             conditions.setdefault(cond.known, cond)
     if len(conditions) > MOST_CONDITIONS or not all(_of_host(known, inside, values) for known in conditions):
         return (), ()
-    ways = product((True, False), repeat=len(conditions))
-    lines = (Line(holds, _Line(loop, dict(zip(conditions, holds, strict=True)), host).loop()) for holds in ways)
+    ways = (dict(zip(conditions, holds, strict=True)) for holds in product((True, False), repeat=len(conditions)))
+    lines = (Line(tuple(truth.values()), _Line(loop, truth, host).loop()) for truth in ways if _may_be(truth))
     return tuple(conditions.values()), tuple(lines)
+
+
+def _may_be(truth: Mapping[Expr, bool]) -> bool:
+    """Whether conditions can come out like this: none is false of which all parts hold (`on`, where `on and guided` holds)."""
+    holding = {part for cond, holds in truth.items() if holds for part in _parts(cond)}
+    return not any(set(_parts(cond)) <= holding for cond, holds in truth.items() if not holds)
+
+
+def _parts(cond: Expr) -> Iterator[Expr]:
+    """What a condition asks for, one by one."""
+    if isinstance(cond, Binary) and cond.op == "and":
+        yield from (*_parts(cond.a), *_parts(cond.b))
+    else:
+        yield cond
 
 
 def changes(cond: Condition, loop: Loop) -> bool:

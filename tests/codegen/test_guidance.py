@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from mstarc.passes.form_regions import regions_of
 from mstarc_runtime.guidance import guide
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
-from tests.codegen.written import Asked, agree
+from tests.codegen.written import Asked, agree, compiled
 
 FLOW = """
 model flow
@@ -106,9 +109,25 @@ def sampled(seed: int, p: dict[str, Any]) -> tuple[Any, int]:
     return x, guided
 
 
+FIELD = "components:\n  net: tests.codegen.handed_components.Field\n"
+
+
+def test_its_loop_is_a_region_with_a_body_for_each_way(tmp_path: Path) -> None:
+    """A condition that asks for another one, too, holds only with it: three ways, not four."""
+    program, _ = compiled(tmp_path, FLOW, FIELD)
+    assert len(regions_of(program)["draw"]["denoise"].bodies) == 3
+    worker = (tmp_path / "package/worker.py").read_text(encoding="utf-8")
+    assert (
+        "            t = times[denoise_iter]\n            on = walk.params.above < t and t <= walk.params.upto\n"
+        in worker
+    )
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "120", "--check", str(tmp_path)]
+    assert subprocess.run(ruff, capture_output=True, check=False).returncode == 0
+
+
 async def test_a_flow_is_that_of_the_interpreter_and_of_the_released_sampler(tmp_path: Path) -> None:
     asked = [Asked({"seen": 1}, case, seed=k) for k, case in enumerate(CASES)]
-    found = await agree(tmp_path, FLOW, "components:\n  net: tests.codegen.handed_components.Field\n", asked)
+    found = await agree(tmp_path, FLOW, FIELD, asked)
     counts = []
     for one, got in zip(asked, found, strict=True):
         due, guided = sampled(one.seed, DEFAULTS | dict(one.params))
