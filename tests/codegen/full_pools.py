@@ -44,7 +44,7 @@ async def _paged(
     await engine.start()
     try:
         yield engine, tables
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while any(engine.gauges().values()):
                 await asyncio.sleep(0.001)
         for rank in cluster.ranks.values():
@@ -68,7 +68,7 @@ async def _needed(program: Program, linked: Linked, patch: pytest.MonkeyPatch) -
         forks.setattr(Session, "fork", counted)
         async with serving(program, linked, patch, None) as (engine, tables):
             for start in STARTS:
-                await events_of(await engine.submit("r", {"start": start}, {}, seed=start))
+                await events_of(await engine.submit("r", {"start": start}, {}, seed=start), within_s=60)
             return [pages_for(table.peaks) for table in tables]
 
 
@@ -86,7 +86,9 @@ async def agree_in_full_pools(seed: int, folder: Path, patch: pytest.MonkeyPatch
                 asyncio.get_running_loop().call_later(chance.random() * 0.01, runs[start].cancel)
             for start, run in runs.items():
                 try:
-                    found = await events_of(run)
+                    found = await events_of(
+                        run, within_s=60
+                    )  # six at once, and of some programs each alone takes seconds
                 except RequestFailed as error:
                     assert start in dropped and error.status == 499, f"start {start}, {ranks} ranks: {error}"
                 else:

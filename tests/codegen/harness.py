@@ -89,10 +89,10 @@ async def serving(
         await engine.stop()
 
 
-async def events_of(run: RequestRun) -> dict[str, list[tuple[Any, Mapping[str, Any]]]]:
+async def events_of(run: RequestRun, within_s: float = 10) -> dict[str, list[tuple[Any, Mapping[str, Any]]]]:
     """Per modality the values and attributes, in order."""
     found: dict[str, list[tuple[Any, Mapping[str, Any]]]] = {}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(within_s):
         async for event in run.events():
             found.setdefault(event.modality, []).append((plain(event.value), dict(event.attributes)))
     return found
