@@ -138,10 +138,10 @@ class Socket:
         async with asyncio.timeout(within_s):
             return await self._from_app.get()
 
-    async def accepted(self) -> Any:
+    async def accepted(self, within_s: float = 5) -> Any:
         """The first message after the handshake: what is served."""
-        assert (await self.message())["type"] == "websocket.accept"
-        return unpacked((await self.message())["bytes"])
+        assert (await self.message(within_s))["type"] == "websocket.accept"
+        return unpacked((await self.message(within_s))["bytes"])
 
     def send(self, value: Any) -> None:
         data = {"bytes": value} if isinstance(value, bytes) else {"text": value}

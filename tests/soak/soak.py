@@ -133,13 +133,11 @@ async def _request(member: Member, case: Case, chance: random.Random, report: Re
     what = f"{member.name} {case.request} {way.__name__}"
     deaths, up = member.engine.counters["restarts"], member.engine.ready
     try:
-        async with asyncio.timeout(END_S):
+        async with asyncio.timeout(END_S) as limit:
             end, found, whole = await way(member, case, chance)
-    except TimeoutError:
-        report.wrong.append(f"{what}: has not ended after {END_S:g} s")
-        return
     except Exception as error:
-        report.wrong.append(f"{what}: {type(error).__name__}: {error}")
+        late = f"has not ended after {END_S:g} s"
+        report.wrong.append(f"{what}: {late if limit.expired() else f'{type(error).__name__}: {error}'}")
         return
     difference = case.difference(found, whole)
     if difference:
@@ -255,7 +253,7 @@ async def _by_socket(member: Member, case: Case, chance: random.Random) -> Ended
         "seed": case.seed,
     }
     socket = Socket(member.app)
-    await socket.accepted()
+    await socket.accepted(END_S)
     try:
         if chance.random() < 1 / 3:
             socket.send(packed(observed))
