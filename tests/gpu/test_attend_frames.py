@@ -8,7 +8,7 @@ import torch
 from tests.gpu.kernels import INTERPRETED, device_for_kernels
 
 DEVICE = device_for_kernels()
-from mstarc_runtime.engines import attend_frames_gluon  # noqa: E402
+from mstarc_runtime.engines import attend_frames  # noqa: E402
 from mstarc_runtime.engines.attend_triton import attend_slots  # noqa: E402 (needs triton)
 from tests.gpu.test_attend_triton import check, check_appended, i32, make, oracle  # noqa: E402
 
@@ -18,33 +18,37 @@ pytestmark = [
         INTERPRETED or torch.cuda.get_device_capability()[0] != 9, reason="its instructions are those of Hopper GPUs"
     ),
 ]
-LENGTHS = [[0, 0], [128, 258], [64, 100, 1000], [515, 31 * 258], [3, 0, 700] * 6]
+LENGTHS = [[0, 128, 31 * 258], [515, 64, 258], [100, 1000, 3]]
+CASES = [  # rows, shares, type, frozen
+    (258, 1, torch.bfloat16, False),
+    (257, 8, torch.bfloat16, False),
+    (264, 3, torch.bfloat16, True),
+    (258, 2, torch.float16, False),
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("splits", [1, 2, 8])
-@pytest.mark.parametrize("rows", [257, 258, 264])
-@pytest.mark.parametrize("frozen", [False, True], ids=["written", "frozen"])
-def test_frames(frozen: bool, rows: int, splits: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_frames(case: tuple[int, int, torch.dtype, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Contexts of whole pages, begun ones and none; more shares than blocks; what nobody may see is NaN."""
-    monkeypatch.setattr(attend_frames_gluon, "_splits", lambda *_: splits)
+    rows, splits, dtype, frozen = case
+    monkeypatch.setattr(attend_frames, "_splits", lambda *_: splits)
     for lengths in LENGTHS:
-        case = make(rows + splits, lengths, [rows] * len(lengths), 3, 3, 64, dtype, 64)
-        assert attend_frames_gluon.takes(case.data, case.q, case.k, case.v, rows, 64, 0.3)
-        active = [b % 3 != 1 for b in range(len(lengths))]
-        expected = oracle(case, False, True, 0.3, active)
-        before = case.data.clone()
+        given = make(rows + splits, lengths, [rows] * 3, 3, 3, 64, dtype, 64)
+        assert attend_frames.takes(given.data, given.q, given.k, given.v, rows, 64, 0.3)
+        active = [True, splits > 1, lengths[2] != 258]
+        expected = oracle(given, False, True, 0.3, active)
+        before = given.data.clone()
         found = attend_slots(
-            case.data, case.q, case.k, case.v, case.table, i32(lengths), torch.tensor(active, device=DEVICE),
+            given.data, given.q, given.k, given.v, given.table, i32(lengths), torch.tensor(active, device=DEVICE),
             rows_per_slot=rows, page_size=64, causal=False, frozen=frozen, scale=0.3,
         )  # fmt: skip
         check(found, expected)
-        check_appended(case, before, [on and not frozen for on in active])
+        check_appended(given, before, [on and not frozen for on in active])
 
 
 def test_alone_and_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request's result has the same bits whatever the others of the batch are, as long as the shares are the same."""
-    monkeypatch.setattr(attend_frames_gluon, "_splits", lambda *_: 2)
+    monkeypatch.setattr(attend_frames, "_splits", lambda *_: 2)
     lengths = [700, 0, 64, 258]
     case = make(5, lengths, [258] * 4, 2, 2, 64, torch.bfloat16, 64)
 

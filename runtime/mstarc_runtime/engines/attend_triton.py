@@ -1,7 +1,7 @@
 """Attention over paged contexts as Triton kernels: lengths and page tables are read on the device, shapes alone fix the launch.
 
 One kernel serves decode steps (one row per request), blocks of rows (flow steps, frames) and ragged prefill; where they were measured to
-be faster, `attend_rows_triton` takes blocks of rows and `attend_frames_gluon` those of several frames. A program takes one
+be faster, `attend_rows_triton` takes blocks of rows and `attend_frames` those of frames. A program takes one
 KV head of one request, a tile of its query rows (all query heads of the KV head, so keys are read once) and one part of its
 context: the entries are split among programs so that a small batch still fills the GPU, and `_combine` joins the parts (the
 "flash-decoding" scheme). Softmax runs online in f32, in base 2. The rows' own keys and values come by argument, never through
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mstarc_runtime.engines import attend_frames_gluon
+from mstarc_runtime.engines import attend_frames
 from mstarc_runtime.engines.attend_rows_triton import attend_rows, join_rows
 
 PROGRAMS = 132  # one for each multiprocessor of an H200, which runs one, two or four at once by their size
@@ -304,9 +304,9 @@ def _launch(
         and v is not None
         and starts is None
         and not causal
-        and attend_frames_gluon.takes(data, q, k, v, rows, page_size, scale)
+        and attend_frames.takes(data, q, k, v, rows, page_size, scale)
     ):
-        return attend_frames_gluon.attend_frames(
+        return attend_frames.attend_frames(
             data, q, k, v, table, length, active, rows=rows, append=append, scale=scale * LOG2_E, programs=PROGRAMS
         )
     dim_pad = max(16, triton.next_power_of_2(dim))
