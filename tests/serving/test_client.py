@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import socket
+import sys
 from typing import Any
 
 import httpx
@@ -292,3 +293,10 @@ async def test_a_body_that_is_too_large_is_answered_while_it_is_sent() -> None:
         )
         assert big.status_code == 413
         assert (await http.get("/health")).status_code == 200
+
+
+async def test_threads_take_turns_quickly_while_it_serves() -> None:
+    before = sys.getswitchinterval()
+    async with server():
+        assert sys.getswitchinterval() < before / 5
+    assert sys.getswitchinterval() == before

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 
 import uvicorn
@@ -25,6 +26,7 @@ from mstarc_runtime.serving.service import Options, Service
 from mstarc_runtime.serving.terminal import Status
 
 OK, FAILED = 0, 1
+_SWITCH_S = 5e-4  # that a thread of the interpreter runs while another wants to; a tenth of the default
 _LEAVE_S = 3.0  # for connections to close once their requests have ended
 
 
@@ -73,11 +75,23 @@ async def serve(
     serving = asyncio.create_task(http.serve([listener]), name="http")
     stopping = asyncio.create_task(stop.wait(), name="stop signal")
     try:
-        return await _serve(service, status, address(listener), serving, stopping)
+        with _quick_switches():
+            return await _serve(service, status, address(listener), serving, stopping)
     finally:
         await _leave(service, http, serving, hurry)
         stopping.cancel()
         await engine.stop()
+
+
+@contextlib.contextmanager
+def _quick_switches() -> Iterator[None]:
+    """Inside, the event loop does not wait long for a thread that computes."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def _serve(
