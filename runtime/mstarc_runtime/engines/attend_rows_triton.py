@@ -1,4 +1,4 @@
-"""Attention of blocks of rows over paged contexts, page by page: what `attend_triton` launches for the frames of a rollout.
+"""Attention of blocks of rows over paged contexts, page by page: what `attend_triton` launches for rows that `attend_frames` does not take.
 
 The scheme is that of `attend_triton`. A block of entries is a page, so one number says where it lies, and the copy engine of a
 multiprocessor (TMA) fetches it whole; only the last page of a context and the rows' own keys are masked. Head sizes are powers of two.
