@@ -10,7 +10,7 @@ A run ends with the head of the iteration that comes next, so that this is seen 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,6 +150,10 @@ class DeviceBatch:
 
     def run(self, body: Callable[..., tuple[Tensor, ...]], times: int) -> Outcome:
         """Run the body so many times and move the state."""
+        with _together(self.state.device, self.rows):
+            return self._iterate(body, times)
+
+    def _iterate(self, body: Callable[..., tuple[Tensor, ...]], times: int) -> Outcome:
         state, rows = self.state, self.rows
         carry = [value[:rows] for value in state.carry]
         fixed = [value[:rows] for value in state.fixed]
@@ -190,9 +194,10 @@ class DeviceBatch:
         if not values:
             self._values.pop()
             self._valid.pop()
-        for value in self._values[0][len(values) :] if values else ():  # records of the rest of the body
-            values.append(value)
-            valid.append(torch.zeros_like(self._running))
+        rest = self._values[0][len(values) :] if values else ()  # records of the rest of the body
+        if rest:
+            values.extend(rest)
+            valid.extend([torch.zeros_like(self._running)] * len(rest))
 
     def _work(self) -> None:
         """The body comes to an op or a draw: the head is over."""
@@ -210,12 +215,17 @@ class DeviceBatch:
         packed = tuple(
             r for r, value in enumerate(first) if value is not None and value.dim() == 1 and value.dtype == torch.int64
         )
-        columns = {r: [step[r] for step in self._values] for r, value in enumerate(first) if value is not None}
-        empty = torch.zeros(len(self._values), 0, self.rows, dtype=torch.int64, device=self.state.device)
-        ids = torch.stack([torch.stack(columns[r]) for r in packed], 1) if packed else empty  # type: ignore[arg-type]
-        valid = torch.stack([torch.stack(step) for step in self._valid]) if self._records else empty.bool()
-        values = {r: torch.stack(column) for r, column in columns.items() if r not in packed}  # type: ignore[arg-type]
+        ids = self._by_step([[step[r] for r in packed] for step in self._values], torch.int64)  # type: ignore[misc]
+        valid = self._by_step(self._valid, torch.bool)
+        rest = [r for r, value in enumerate(first) if value is not None and r not in packed]
+        values = {r: torch.stack([step[r] for step in self._values]) for r in rest}  # type: ignore[misc]
         return Outcome(tuple(self._records), self._ended, self._iter, valid, packed, ids, values)
+
+    def _by_step(self, columns: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> Tensor:
+        """Several [B] of each step as one [k, n, B]."""
+        shape = len(columns), len(columns[0]) if columns else 0, self.rows
+        flat = [column for step in columns for column in step]
+        return torch.stack(flat).view(shape) if flat else torch.empty(shape, dtype=dtype, device=self.state.device)
 
     def _note(self, record: Record, value: Tensor | None, valid: Tensor) -> None:
         """Record what this iteration did in the rows `valid`."""
@@ -359,6 +369,15 @@ class DeviceBatch:
     def collect(self, name: str, value: Any) -> None:
         """See `Batch.collect`."""
         self._note(Record("collect", name), value, self._seen)
+
+
+def _together(device: torch.device, rows: int) -> AbstractContextManager[Any]:
+    """Inside, arithmetic on a number per row costs one kernel, not one an operation, where kernels can be written."""
+    if device.type != "cuda":
+        return nullcontext()
+    from mstarc_runtime.worker.row_programs import RowPrograms  # triton is there where CUDA is
+
+    return RowPrograms(device, rows)
 
 
 def constant_takes(link: OpLink) -> int | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 UNROLL = 7
 BURST_S = 0.006  # between the requests of one burst
+DISTINCT = 3  # iterations that can differ in their kernels: the first, those between, and the last
 LEAD_S = 0.004  # before the end of a run, the next is launched
 FETCHED_MAX = 1 << 16  # bytes of a result that is copied to the host before it is known that anybody wants it there
 
@@ -135,10 +136,12 @@ class DeviceLoop:
         replays: dict[tuple[int, int], Callable[[], Outcome]] = {}
         for done, bucket in enumerate(reversed(self._buckets)):
             progress(done, len(self._buckets))
+            lengths = {self.unroll} if self._whole else {1, self.unroll}
             for _ in range(2 if bucket == max_rows else 1):
-                tried = DeviceBatch(self.state, bucket).run(body, 1)
-            self._records, self._head = tried.records, len(tried.valid) - 1
-            for steps in {self.unroll} if self._whole else {1, self.unroll}:
+                for steps in lengths:
+                    tried = DeviceBatch(self.state, bucket).run(body, min(steps, DISTINCT))
+            self._records, self._head = tried.records, len(tried.valid) - min(steps, DISTINCT)
+            for steps in lengths:
 
                 def work(bucket: int = bucket, steps: int = steps) -> Outcome:
                     return DeviceBatch(self.state, bucket).run(body, steps)
@@ -394,7 +397,8 @@ class DeviceLoop:
     def _launch(self, steps: int) -> None:
         """Queue one run behind the work of the device."""
         bucket = self._gather_rows()
-        until, heads = torch.zeros(2, bucket, dtype=torch.int64, pin_memory=self.state.device.type == "cuda")
+        limits = torch.zeros_like(self.state.limits, device="cpu", pin_memory=self.state.device.type == "cuda")
+        until, heads = limits
         full = self.rank.swaps.full()
         for slot, row in self.rows.items():
             until[slot], heads[slot] = row.until, min(row.until + 1, self._paid(row))
@@ -408,8 +412,7 @@ class DeviceLoop:
                 if written.shown != (slot, len(written.context.pages)):
                     written.shown = (slot, len(written.context.pages))
                     self.state.contexts[name].set_pages(slot, written.context.pages)
-        self.state.until[:bucket].copy_(until, non_blocking=True)
-        self.state.heads[:bucket].copy_(heads, non_blocking=True)
+        self.state.limits.copy_(limits, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()
         outcome = self._replays[bucket, steps]()

@@ -64,7 +64,9 @@ class LoopState:
         self.rank, self.walk, self.rows = rank, walk, rows
         self.device = rank.arrays.asarray(0).device
         self.active, self.ahead = self._zeros(torch.bool), self._zeros(torch.bool)
-        self.iter, self.until, self.heads, self.bound, self.seed = (self._zeros(torch.int64) for _ in range(5))
+        self.iter, self.bound, self.seed = (self._zeros(torch.int64) for _ in range(3))
+        self.limits = torch.zeros(2, rows, dtype=torch.int64, device=self.device)  # written together before each run
+        self.until, self.heads = self.limits
         self.ended = self._zeros(torch.int8)
         self.carry = [self._zeros(value.dtype, *value.shape) for value in carry]
         self.results = [self._zeros(value.dtype, *value.shape) for value in carry]
