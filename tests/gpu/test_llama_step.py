@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import ModuleType
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,11 +15,11 @@ DEVICE = device_for_kernels()
 from mstarc_runtime.cache.contexts import Context  # noqa: E402
 from mstarc_runtime.cache.pool import Geometry, PagedPool  # noqa: E402
 from mstarc_runtime.engines.slots import Slots, call_slots  # noqa: E402
-from mstarc_runtime.models import llama_weights, step_triton  # noqa: E402
+from mstarc_runtime.models import llama_weights, step_gluon, step_triton  # noqa: E402
 from mstarc_runtime.models.llama import Llama  # noqa: E402
 from mstarc_runtime.models.llama_config import Llama3Scaling, LlamaConfig  # noqa: E402
 from mstarc_runtime.models.llama_fused import FusedLlama  # noqa: E402
-from mstarc_runtime.models.step_triton import Blocking, Stream  # noqa: E402
+from mstarc_runtime.models.step_triton import Stream  # noqa: E402
 from tests.models.llama_helpers import STEP  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -34,9 +37,20 @@ FACTS = LlamaConfig(
     rope_theta=500000.0,
     rope_scaling=Llama3Scaling(32.0, 1.0, 4.0, 8192),
 )
-SHAPES = [(1, 256, 512, 2), (5, 384, 192, 3), (17, 256, 128, 1)]  # rows, ins, outs, parts
+SHAPES = [(1, 256, 512, 2), (5, 256, 192, 3), (17, 256, 128, 1)]  # rows, ins, outs, parts
+WIDE = [
+    (1, 3072, 5120, 3),
+    (16, 8192, 3072, 5),
+    (32, 3072, 16384, 1),
+    (32, 3072, 3072, 5),
+    (3, 512, 64, 4),
+    (2, 512, 128, 1),
+]
 if not INTERPRETED:
-    SHAPES += [(1, 3072, 5120, 3), (16, 8192, 3072, 5), (32, 3072, 16384, 1), (32, 3072, 3072, 5)]
+    SHAPES += WIDE
+CASES = [(step_triton, dtype, shape) for dtype in DTYPES for shape in SHAPES]
+if not INTERPRETED and torch.cuda.get_device_capability()[0] == 9:
+    CASES += [(step_gluon, torch.bfloat16, shape) for shape in WIDE]
 
 
 def error(result: Tensor, expected: Tensor) -> float:
@@ -53,20 +67,17 @@ def stream_of(rows: int, width: int, dtype: torch.dtype) -> tuple[Stream, Tensor
     return Stream(x, scaled, squares), normed
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "ins", "outs", "parts"), SHAPES)
-def test_products(rows: int, ins: int, outs: int, parts: int, dtype: torch.dtype) -> None:
-    stages = 3 if dtype == torch.bfloat16 else 2
-    cut, whole = Blocking(parts=parts, stages=stages, lead=128), Blocking(stages=stages, lead=0)
+@pytest.mark.parametrize(("kernels", "dtype", "shape"), CASES, ids=str)
+def test_products(kernels: ModuleType, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> None:
+    rows, ins, outs, parts = shape
     stream, normed = stream_of(rows, ins, dtype)
     weight = (torch.randn(outs, ins, device=DEVICE) * 0.05).to(dtype)
     expected = normed @ weight.double().T
-    found = step_triton.parts_product(stream, weight, EPS, cut)
+    found = kernels.parts_product(stream, weight, EPS, parts)
     assert found.shape == (parts, rows, outs)
     assert error(found.double().sum(0), expected) < 1e-5
     gate, up = expected.chunk(2, -1)
-    gated = torch.nn.functional.silu(gate) * up
-    assert error(step_triton.gated_product(stream, weight, EPS, whole), gated) < BOUNDS[dtype]
+    assert error(kernels.gated_product(stream, weight, EPS), torch.nn.functional.silu(gate) * up) < BOUNDS[dtype]
 
     before = torch.randn(rows, outs, device=DEVICE)
     norm = (1 + 0.1 * torch.randn(outs, device=DEVICE)).to(dtype)
@@ -76,7 +87,7 @@ def test_products(rows: int, ins: int, outs: int, parts: int, dtype: torch.dtype
     alone = []
     for first, last in ((0, rows), (rows - 1, rows)):
         onto = Stream(before[first:last].clone(), x, before)
-        after = step_triton.add_product(onto, x[first:last].contiguous(), weight, norm, arrived, cut)
+        after = kernels.add_product(onto, x[first:last].contiguous(), weight, norm, arrived, parts)
         assert error(after.residual, added[first:last]) < 1e-5
         assert error(after.scaled, added[first:last] * norm.double()) < BOUNDS[dtype]
         assert error(after.squares.double().sum(-1), added[first:last].square().sum(-1)) < 1e-5
@@ -89,7 +100,8 @@ def test_products(rows: int, ins: int, outs: int, parts: int, dtype: torch.dtype
 @torch.inference_mode()
 def steps(model: Llama, device: str, dtype: torch.dtype, lengths: list[int], active: list[bool]) -> list[Tensor]:
     """Logits of three steps on slots whose contexts are filled with noise; fixed tokens are fed."""
-    geometry = Geometry(FACTS.num_hidden_layers, FACTS.num_attention_heads, FACTS.num_key_value_heads, FACTS.head_dim)
+    facts = model.facts
+    geometry = Geometry(facts.num_hidden_layers, facts.num_attention_heads, facts.num_key_value_heads, facts.head_dim)
     pool = PagedPool(geometry, 40, dtype=dtype, device=device)
     draw = torch.Generator().manual_seed(8)
     slots = Slots(pool, len(lengths), 12)
@@ -107,10 +119,13 @@ def steps(model: Llama, device: str, dtype: torch.dtype, lengths: list[int], act
     return [logits.float().cpu() for logits in found]
 
 
+@pytest.mark.parametrize("wide", [False] if INTERPRETED else [False, True])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_logits_are_those_of_the_plain_llama(dtype: torch.dtype, tied: bool) -> None:
-    facts = LlamaConfig(**{**{name: getattr(FACTS, name) for name in FACTS.__slots__}, "tie_word_embeddings": tied})
+def test_logits_are_those_of_the_plain_llama(dtype: torch.dtype, tied: bool, wide: bool) -> None:
+    facts = replace(FACTS, tie_word_embeddings=tied)
+    if wide:  # as the kernels for Hopper ask
+        facts = replace(facts, hidden_size=512, intermediate_size=640, num_attention_heads=8)
     weights = {name: tensor.to(dtype).float() for name, tensor in llama_weights.random(facts, 7).items()}
     model = FusedLlama(facts, llama_weights.for_gpu(facts, weights, dtype, DEVICE), DEVICE)
     assert model._step is not None

@@ -1,7 +1,7 @@
-"""The products of a decode step as Triton kernels, with the small operations around them inside.
+"""The products of a decode step as Triton kernels, with the small operations around them inside: one kernel does what four did.
 
-A product of few rows reads each weight once and waits for memory alone, so memory should never idle: one kernel does what four did, a
-kernel starts before the last one has ended, and before it waits for that one it asks for its first weights (`early_triton`).
+A product of few rows reads each weight once and waits for memory alone. `step_gluon` has the same products for Hopper, which keep memory
+busy between two kernels as well.
 
     begin           token ids -> the residual stream, its scaled rows, their squares; sines and cosines of the positions
     parts_product   scaled rows -> f32 in parts that are to be summed (queries, keys and values; the head, in one part)
@@ -26,6 +26,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mstarc_runtime.engines.early_triton import early
 
+OUT, IN = 64, 128  # outputs of a tile, inputs of a block
 MAX_ROWS = 32  # with 64, every program's own copy of the rows makes the step slower than cuBLAS's
 
 
@@ -51,15 +52,10 @@ def _sums(
     IN: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
-    LEAD: tl.constexpr,
     ROWS: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
-    """A program's tile of outputs over its part of the inputs, f32 [OUT, ROWS].
-
-    The first LEAD columns of weights are loaded before the wait for the kernel before, and used last.
-    """
+    """A program's tile of outputs over its part of the inputs, f32 [OUT, ROWS]."""
     blocks: tl.constexpr = INS // IN
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     low = part * blocks // PARTS
@@ -68,21 +64,11 @@ def _sums(
     own = weight + _rows_of(tile, tl.arange(0, OUT), OUTS, OUT, GATED)[:, None] * INS
     theirs = x + row[:, None] * INS
     there = (row < rows)[:, None]
-    if EARLY:
-        gdc_launch_dependents()
-    if LEAD > 0:
-        at_lead = low * IN + tl.arange(0, LEAD)
-        first = tl.load(own + at_lead[None, :], eviction_policy="evict_first")
-    if EARLY:
-        gdc_wait()
     sums = tl.zeros([OUT, ROWS], tl.float32)
-    for start in range(low * IN + LEAD, high * IN, IN):
+    for start in range(low * IN, high * IN, IN):
         some = tl.load(own + (start + at)[None, :], eviction_policy="evict_first")
         theirs_here = tl.load(theirs + (start + at)[None, :], mask=there, other=0.0)
         sums = tl.dot(some, tl.trans(theirs_here), sums, input_precision=PRECISION)
-    if LEAD > 0:
-        theirs_lead = tl.load(theirs + at_lead[None, :], mask=there, other=0.0)
-        sums = tl.dot(first, tl.trans(theirs_lead), sums, input_precision=PRECISION)
     return sums
 
 
@@ -110,14 +96,12 @@ def _parts_product(
     OUT: tl.constexpr,
     IN: tl.constexpr,
     PARTS: tl.constexpr,
-    LEAD: tl.constexpr,
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
     TILES_PAD: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
-    sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, PARTS, False, LEAD, ROWS, PRECISION, EARLY)
+    sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, PARTS, False, ROWS, PRECISION)
     sums = _normed(sums, squares, rows, eps, INS, ROWS, TILES, TILES_PAD)
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     row, col = tl.arange(0, ROWS), tile * OUT + tl.arange(0, OUT)
@@ -137,15 +121,13 @@ def _gated_product(
     INS: tl.constexpr,
     OUT: tl.constexpr,
     IN: tl.constexpr,
-    LEAD: tl.constexpr,
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
     TILES_PAD: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     half: tl.constexpr = OUT // 2
-    sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, 1, True, LEAD, ROWS, PRECISION, EARLY)
+    sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, 1, True, ROWS, PRECISION)
     sums = _normed(sums, squares, rows, eps, INS, ROWS, TILES, TILES_PAD)
     gate, up = tl.split(tl.permute(tl.reshape(sums, [2, half, ROWS]), (1, 2, 0)))
     mixed = gate / (1.0 + tl.exp(-gate)) * up
@@ -170,12 +152,10 @@ def _add_product(
     OUT: tl.constexpr,
     IN: tl.constexpr,
     PARTS: tl.constexpr,
-    LEAD: tl.constexpr,
     ROWS: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
-    sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, PARTS, False, LEAD, ROWS, PRECISION, EARLY)
+    sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, PARTS, False, ROWS, PRECISION)
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     row, col = tl.arange(0, ROWS), tile * OUT + tl.arange(0, OUT)
     there = (row < rows)[None, :]
@@ -220,7 +200,8 @@ def _begin(
     EARLY: tl.constexpr,
 ):
     if EARLY:
-        gdc_launch_dependents()  # itself it starts when all before it is done, and so begins a chain
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     token = tl.load(ids + row)
     at, tile, pair = tl.arange(0, PAD), tl.arange(0, TILES_PAD), tl.arange(0, HALF_PAD)
@@ -237,22 +218,6 @@ def _begin(
 
 
 @dataclass(frozen=True, slots=True)
-class Blocking:
-    """How a product is cut: outputs of a tile, inputs of a block, parts of the inputs, warps, stages, inputs of weights loaded early.
-
-    Two programs should fit on a multiprocessor of an H200, not three, and so many should be launched: a kernel that starts early takes
-    what room there is, and where that is uneven some multiprocessors get more work than others.
-    """
-
-    out: int = 64
-    block: int = 128
-    parts: int = 1
-    stages: int = 3
-    lead: int = 256  # a multiple of `block`, a power of two or 0
-    warps: int = 4
-
-
-@dataclass(frozen=True, slots=True)
 class Stream:
     """B rows between products: residual f32 [B, hidden], `scaled` [B, hidden] in the weights' dtype, squares f32 [B, tiles]."""
 
@@ -266,8 +231,8 @@ def begin(
 ) -> tuple[Stream, Tensor, Tensor]:
     """Ids i64 [B] -> their stream, and cosines and sines f32 [B, head_dim / 2] of positions i64 [B] x frequencies."""
     rows, width, half = len(ids), embed.shape[1], len(frequencies)
-    stream = Stream(_f32(ids, rows, width), embed.new_empty(rows, width), _f32(ids, rows, tiles))
-    cos, sin = _f32(ids, rows, half), _f32(ids, rows, half)
+    stream = Stream(f32(ids, rows, width), embed.new_empty(rows, width), f32(ids, rows, tiles))
+    cos, sin = f32(ids, rows, half), f32(ids, rows, half)
     _begin[(rows,)](
         ids,
         embed,
@@ -286,36 +251,36 @@ def begin(
         TILES_PAD=triton.next_power_of_2(tiles),
         HALF=half,
         HALF_PAD=triton.next_power_of_2(half),
-        EARLY=early(ids.device)["EARLY"],
         num_warps=8,
+        **early(ids.device),
     )
     return stream, cos, sin
 
 
-def parts_product(stream: Stream, weight: Tensor, eps: float, blocking: Blocking) -> Tensor:
+def parts_product(stream: Stream, weight: Tensor, eps: float, parts: int) -> Tensor:
     """RMS norm of the stream · weight [outs, ins]^T -> f32 [parts, B, outs], to be summed over dim 0."""
     rows, (outs, tiles) = len(stream.scaled), (len(weight), stream.squares.shape[1])
-    out = _f32(weight, blocking.parts, rows, outs)
-    _parts_product[(outs // blocking.out * blocking.parts,)](
+    out = f32(weight, parts, rows, outs)
+    _parts_product[(outs // OUT * parts,)](
         stream.scaled,
         weight,
         stream.squares,
         out,
         rows,
         eps,
-        PARTS=blocking.parts,
+        PARTS=parts,
         TILES=tiles,
         TILES_PAD=triton.next_power_of_2(tiles),
-        **_options(weight, rows, blocking),
+        **_options(weight, rows),
     )
     return out
 
 
-def gated_product(stream: Stream, weight: Tensor, eps: float, blocking: Blocking) -> Tensor:
+def gated_product(stream: Stream, weight: Tensor, eps: float) -> Tensor:
     """silu(gate) · up [B, outs / 2] of the RMS norm of the stream; weight [outs, ins] has the rows of all gates first."""
     rows, (outs, tiles) = len(stream.scaled), (len(weight), stream.squares.shape[1])
     out = weight.new_empty(rows, outs // 2)
-    _gated_product[(outs // blocking.out,)](
+    _gated_product[(outs // OUT,)](
         stream.scaled,
         weight,
         stream.squares,
@@ -324,49 +289,48 @@ def gated_product(stream: Stream, weight: Tensor, eps: float, blocking: Blocking
         eps,
         TILES=tiles,
         TILES_PAD=triton.next_power_of_2(tiles),
-        **_options(weight, rows, blocking),
+        **_options(weight, rows),
     )
     return out
 
 
-def add_product(stream: Stream, x: Tensor, weight: Tensor, norm: Tensor, arrived: Tensor, blocking: Blocking) -> Stream:
+def add_product(stream: Stream, x: Tensor, weight: Tensor, norm: Tensor, arrived: Tensor, parts: int) -> Stream:
     """The stream with x [B, ins] · weight [outs, ins]^T added in place; `norm` is the weight of the norm that follows.
 
     arrived: zeros i32, one or more for each tile, left as zeros.
     """
-    rows, outs, tiles = len(x), len(weight), len(weight) // blocking.out
-    after = Stream(stream.residual, weight.new_empty(rows, outs), _f32(weight, rows, tiles))
-    _add_product[(tiles * blocking.parts,)](
+    rows, outs, tiles = len(x), len(weight), len(weight) // OUT
+    after = Stream(stream.residual, weight.new_empty(rows, outs), f32(weight, rows, tiles))
+    _add_product[(tiles * parts,)](
         x,
         weight,
         stream.residual,
         norm,
         after.scaled,
         after.squares,
-        _f32(weight, blocking.parts, rows, outs),
+        f32(weight, parts, rows, outs),
         arrived,
         rows,
-        PARTS=blocking.parts,
-        **_options(weight, rows, blocking),
+        PARTS=parts,
+        **_options(weight, rows),
     )
     return after
 
 
-def _options(weight: Tensor, rows: int, blocking: Blocking) -> dict[str, Any]:
+def _options(weight: Tensor, rows: int) -> dict[str, Any]:
     outs, ins = weight.shape
+    exact = weight.dtype == torch.float32
     return {
         "OUTS": outs,
         "INS": ins,
-        "OUT": blocking.out,
-        "IN": blocking.block,
-        "LEAD": blocking.lead,
+        "OUT": OUT,
+        "IN": IN,
         "ROWS": max(16, triton.next_power_of_2(rows)),
-        "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
-        "num_warps": blocking.warps,
-        "num_stages": blocking.stages,
-        **early(weight.device),
+        "PRECISION": "ieee" if exact else "tf32",
+        "num_warps": 4,
+        "num_stages": 2 if exact else 4,
     }
 
 
-def _f32(like: Tensor, *shape: int) -> Tensor:
+def f32(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)

@@ -9,6 +9,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from mstarc_runtime.engines.early_triton import early
 
 BLOCK = 256  # counters of a program; each gives four numbers
 
@@ -36,8 +39,11 @@ def _normals(out, seeds, draws, site_low, site_high, skip, count, BLOCK: tl.cons
 
 
 @triton.jit
-def _uniforms(out, seeds, draws, site_low, site_high, count, BLOCK: tl.constexpr):
+def _uniforms(out, seeds, draws, site_low, site_high, count, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """One number of 53 bits in [0, 1) per key."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     at = tl.arange(0, BLOCK)
     inside = at < count
     zero = tl.zeros([BLOCK], tl.uint32)
@@ -52,7 +58,7 @@ def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
     """See `philox_torch.uniforms`."""
     out = torch.empty(len(j), dtype=torch.float64, device=j.device)
     block = max(16, triton.next_power_of_2(len(j)))
-    _uniforms[(1,)](out, seed, j, site & 0xFFFFFFFF, site >> 32, len(j), BLOCK=block)
+    _uniforms[(1,)](out, seed, j, site & 0xFFFFFFFF, site >> 32, len(j), BLOCK=block, **early(j.device))
     return out
 
 
