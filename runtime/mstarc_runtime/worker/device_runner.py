@@ -86,7 +86,7 @@ class PinnedFetch:
             tensor.record_stream(out)
 
     def ready(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        return bool(self._event.query())
 
 
 def _copied(tensor: Tensor) -> Tensor:
