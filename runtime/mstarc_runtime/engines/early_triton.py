@@ -1,4 +1,4 @@
-"""Kernels that start early (programmatic dependent launch): while the kernel before ends, they begin, and load weights.
+"""Kernels that start early (programmatic dependent launch): while the kernel before ends, they begin, and those with weights load some.
 
 A kernel with EARLY calls `gdc_launch_dependents` first: the next kernel may begin. Then it loads what no kernel of the chain writes, and
 it `gdc_wait`s before it touches anything else. The waits form a chain: a kernel that has passed its own knows that all before it are
@@ -12,6 +12,9 @@ from functools import cache
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @cache
@@ -20,3 +23,11 @@ def early(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
+
+
+@triton.jit
+def in_turn(EARLY: tl.constexpr):
+    """The beginning of a kernel with EARLY that has nothing to load before its turn."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()

@@ -22,9 +22,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from mstarc_runtime.engines.early_triton import early
+from mstarc_runtime.engines.early_triton import early, in_turn
 
 OUT, IN = 64, 128  # outputs of a tile, inputs of a block
 MAX_ROWS = 32  # with 64, every program's own copy of the rows makes the step slower than cuBLAS's
@@ -199,9 +198,7 @@ def _begin(
     HALF_PAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+    in_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)
     token = tl.load(ids + row)
     at, tile, pair = tl.arange(0, PAD), tl.arange(0, TILES_PAD), tl.arange(0, HALF_PAD)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mstarc_runtime.engines.early_triton import in_turn
+
 
 @triton.jit
 def _key(x):
@@ -50,8 +52,10 @@ def draw_adjust(
     SPLITS: tl.constexpr,
     SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """out f32 [B, vocab]; by row and split: the largest logit, its lowest id, and whether there is a NaN."""
+    in_turn(EARLY)
     split = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     top = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -146,12 +150,14 @@ def draw_bins(
     SPLITS: tl.constexpr,
     SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Sums by level / 16, or (STEP 1), of the levels whose sixteen was found, by level % 16. `wanteds`: the sum to reach.
 
     MASS: weights are summed, else ones. FLOORED: only keys above `floors` count; `stays` more lie on it. STEP 1 finds the sixteen
     (`levels`) and the sum before it (`aboves`).
     """
+    in_turn(EARLY)
     split = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     best = _best(tops, SPLITS, row)
@@ -219,11 +225,13 @@ def draw_gather(
     SPLITS: tl.constexpr,
     SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """By row and split: the logits of the level that the cut lies in, how many there are, and the sum of the levels before it.
 
     `levels` and `aboves` [2, rows] hold the sixteen that was found and the sum before it, and get the level and the sum before that.
     """
+    in_turn(EARLY)
     split = tl.program_id(0)
     rows = tl.num_programs(1)
     row = tl.program_id(1).to(tl.int64)
@@ -288,14 +296,16 @@ def draw_cut(
     LEVELS_EACH: tl.constexpr,
     SPLITS: tl.constexpr,
     SHARE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
     GATHERED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The cut of a row among what was gathered.
 
     Without MASS, for top-k: writes the cut (`floors`; -1 if it is off), how many of the ids on it stay (`stays`) and how many are on it in
     each split (`floor_ties`). With it: picks the id of the row.
     """
+    in_turn(EARLY)
     rows = tl.num_programs(0)
     row = tl.program_id(0).to(tl.int64)
     best = _best(tops, SPLITS, row)
@@ -376,7 +386,7 @@ def draw_cut(
         cut = tl.where(falls, floor, cut)
         _pick(
             x, tops, places, broken, temperatures, numbers, ids, usable, row, cut, stay, mass, ties, best, heat, vocab,
-            SPLITS, SHARE, BLOCK,
+            SPLITS, SHARE, WIDE,
         )  # fmt: skip
     else:
         k = tl.load(top_k + row)
@@ -406,7 +416,7 @@ def _pick(
     vocab,
     SPLITS: tl.constexpr,
     SHARE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """The id of a row: where the weights that stay, summed in id order, pass the number; the best one at temperature 0.
 
@@ -427,22 +437,17 @@ def _pick(
     split = tl.minimum(passed, tl.sum((upto < total).to(tl.int32), 0))
     base = tl.sum(tl.where(lane < split, sums, 0.0), 0)
     seen = tl.sum(tl.where(lane < split, counts, 0.0), 0)
-    first = tl.full([], 2147483647, tl.int32)
-    last = tl.zeros([], tl.int32)
-    until = tl.minimum((split + 1) * SHARE, vocab)
-    for start in tl.static_range(0, SHARE, BLOCK):
-        at = split * SHARE + start + tl.arange(0, BLOCK)
-        value = tl.load(x + row * vocab + at, mask=at < until, other=float("-inf"))
-        key = _key(value)
-        on_cut = (at < until) & (key == cut)
-        rank = seen + tl.cumsum(on_cut.to(tl.float64), 0)
-        stays_in = ((at < until) & (key > cut)) | (on_cut & (rank <= stay))
-        weight = tl.where(stays_in, tl.exp((value - best) / heat).to(tl.float64), 0.0)
-        running = base + tl.cumsum(weight, 0)
-        first = tl.minimum(first, tl.min(tl.where((running > target) & (weight > 0), at, 2147483647), 0))
-        last = tl.maximum(last, tl.max(tl.where(weight > 0, at, 0), 0))
-        base += tl.sum(weight, 0)
-        seen += tl.sum(on_cut.to(tl.float64), 0)
+    at = split * SHARE + tl.arange(0, WIDE)
+    inside = (at < (split + 1) * SHARE) & (at < vocab)
+    value = tl.load(x + row * vocab + at, mask=inside, other=float("-inf"))
+    key = _key(value)
+    on_cut = inside & (key == cut)
+    rank = seen + tl.cumsum(on_cut.to(tl.int32), 0)
+    stays_in = inside & ((key > cut) | (on_cut & (rank <= stay)))
+    weight = tl.where(stays_in, tl.exp((value - best) / heat).to(tl.float64), 0.0)
+    running = base + tl.cumsum(weight, 0)
+    first = tl.min(tl.where((running > target) & (weight > 0), at, 2147483647), 0)
+    last = tl.max(tl.where(weight > 0, at, 0), 0)
     drawn = tl.where(first < 2147483647, first, last)
     greedy = tl.min(tl.where(tops_here == best, tl.load(places + row * SPLITS + lane), 2147483647), 0)
     fine = (tl.max(tl.load(broken + row * SPLITS + lane), 0) == 0) & (best > float("-inf")) & (best < float("inf"))
@@ -452,8 +457,11 @@ def _pick(
 
 
 @triton.jit
-def draw_remember(seen, counts, ids, active, usable, vocab, PENALTY: tl.constexpr, DRAWN: tl.constexpr):
+def draw_remember(
+    seen, counts, ids, active, usable, vocab, PENALTY: tl.constexpr, DRAWN: tl.constexpr, EARLY: tl.constexpr
+):
     """One id of a row joins its history if the row is active: it counts for the penalty and, if it was DRAWN, as a draw."""
+    in_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)
     on = tl.load(active + row) != 0
     if DRAWN:

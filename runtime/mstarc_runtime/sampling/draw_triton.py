@@ -12,8 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+import triton
 from torch import Tensor
 
+from mstarc_runtime.engines.early_triton import early
 from mstarc_runtime.sampling import draw_passes_triton as passes
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 SPLITS = 64  # programs of a row
 BLOCK = 1024
-BLOCK_BINS = 256  # a program of `draw_bins` keeps 16 sums for each of these
+BLOCK_BINS = 256  # lanes of a program of `draw_bins`, each of which keeps 16 sums
+FEW_ROWS = 4  # with more, so many programs run that a quarter of the lanes does the same, and their sums are joined in less time
 LEVELS_EACH = 256 / 24  # levels per temperature: what lies 24 temperatures below the best or lower has the last one
 GATHERED = 16  # logits of each split that `draw_cut` takes at a time
 _COLDEST = torch.finfo(torch.float32).tiny
@@ -62,6 +65,7 @@ def remember(rows: Tables, ids: Tensor, active: Tensor, usable: Tensor | None) -
         PENALTY=penalty,
         DRAWN=usable is not None,
         num_warps=1,
+        **early(ids.device),
     )
 
 
@@ -109,6 +113,7 @@ class _Draw:
             SPLITS=SPLITS,
             SHARE=_share(self.vocab, BLOCK_BINS),
             BLOCK=BLOCK,
+            **early(self.logits.device),
         )
         if plan.top_k:
             self.search(number, mass=False, floored=False)
@@ -123,6 +128,7 @@ class _Draw:
         aboves = self.empty(2, self.batch, dtype=torch.float64)
         wanteds = self.empty(self.batch, dtype=torch.float64)
         share = _share(self.vocab, BLOCK_BINS)
+        lanes = BLOCK_BINS if self.batch <= FEW_ROWS else BLOCK_BINS // 4
         gathered = self.empty(self.batch, SPLITS, share)
         counts = self.empty(self.batch, SPLITS, dtype=torch.int32)
         masses = self.empty(self.batch, SPLITS, dtype=torch.float64)
@@ -132,6 +138,7 @@ class _Draw:
             "LEVELS_EACH": LEVELS_EACH,
             "SPLITS": SPLITS,
             "SHARE": share,
+            **early(self.logits.device),
         }
         for step in range(2):
             passes.draw_bins[self.grid](
@@ -150,8 +157,8 @@ class _Draw:
                 self.vocab,
                 STEP=step,
                 MASS=mass,
-                BLOCK=BLOCK_BINS,
-                num_warps=8,
+                BLOCK=lanes,
+                num_warps=lanes // 32,
                 **common,
             )
         passes.draw_gather[self.grid](
@@ -195,7 +202,7 @@ class _Draw:
             self.usable,
             self.vocab,
             MASS=mass,
-            BLOCK=BLOCK,
+            WIDE=triton.next_power_of_2(share),
             GATHERED=GATHERED,
             num_warps=8,
             **common,

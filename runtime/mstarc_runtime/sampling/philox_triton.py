@@ -9,9 +9,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from mstarc_runtime.engines.early_triton import early
+from mstarc_runtime.engines.early_triton import early, in_turn
 
 BLOCK = 256  # counters of a program; each gives four numbers
 
@@ -41,9 +40,7 @@ def _normals(out, seeds, draws, site_low, site_high, skip, count, BLOCK: tl.cons
 @triton.jit
 def _uniforms(out, seeds, draws, site_low, site_high, count, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """One number of 53 bits in [0, 1) per key."""
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+    in_turn(EARLY)
     at = tl.arange(0, BLOCK)
     inside = at < count
     zero = tl.zeros([BLOCK], tl.uint32)
