@@ -133,3 +133,25 @@ def test_views_that_overlap_are_computed_one_after_the_other() -> None:
         line[:5].add_(1)
         line[1:].add_(1)
     assert line.tolist() == [1, 3, 4, 5, 6, 6]
+
+
+def test_what_an_op_computes_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[tuple[str, ...]] = []
+    compiled = row_programs._kernel
+
+    def kernel(lines: tuple[str, ...], pointers: int) -> Any:
+        programs.append(lines)
+        return compiled(lines, pointers)
+
+    monkeypatch.setattr(row_programs, "_kernel", kernel)
+    count = torch.arange(4, device=DEVICE)
+    with RowPrograms(DEVICE, 4) as mode:
+        count.add_(1)
+        sums = mode.outside(lambda value: [value + 1, value + 2])(count)
+        assert len(programs) == 1
+        with pytest.raises(ZeroDivisionError):
+            mode.outside(lambda: 1 // 0)()
+        more = sums[0] + sums[1]
+        assert len(programs) == 1
+    assert len(programs) == 2
+    assert more.tolist() == [5, 7, 9, 11]

@@ -27,6 +27,7 @@ from mstarc_runtime.worker.handed import handed_count
 
 if TYPE_CHECKING:
     from mstarc_runtime.worker.ops import BoundOp
+    from mstarc_runtime.worker.row_programs import RowPrograms
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class DeviceBatch:
         self._valid: list[list[Tensor]] = []
         self._in_head = False
         self._head_only = False
+        self._programs: RowPrograms | None = None
 
     @property
     def iter(self) -> Tensor:
@@ -150,7 +152,7 @@ class DeviceBatch:
 
     def run(self, body: Callable[..., tuple[Tensor, ...]], times: int) -> Outcome:
         """Run the body so many times and move the state."""
-        with _together(self.state.device, self.rows):
+        with _together(self.state.device, self.rows) as self._programs:
             return self._iterate(body, times)
 
     def _iterate(self, body: Callable[..., tuple[Tensor, ...]], times: int) -> Outcome:
@@ -281,12 +283,15 @@ class DeviceBatch:
         if bound.node.kind == "transformer":
             values: Any = self._transform(bound, args, writes, reads)
         elif link.batch == "stack":
-            values = bound.method(*args)
+            values = self._method(bound)(*args)
         else:
             raise NotOnDevice(f"op `{op}` is called request by request")
         if only is None or link.results <= 1:
             return values
         return values[only[0]] if len(only) == 1 else tuple(values[k] for k in only)
+
+    def _method(self, bound: BoundOp) -> Callable[..., Any]:
+        return bound.method if self._programs is None else self._programs.outside(bound.method)
 
     def arm(self, op: str, *args: Any, **named: Any) -> Callable[[], Any]:
         """See `Batch.arm`."""
@@ -311,7 +316,7 @@ class DeviceBatch:
         cross = state.context(reads[0]).first(self.rows) if link.cross else None
         targets = [state.context(name).first(self.rows) for name in names]
         columns = call_slots(
-            bound.method,
+            self._method(bound),
             transformers.spec(bound),
             targets,
             args,
@@ -371,7 +376,7 @@ class DeviceBatch:
         self._note(Record("collect", name), value, self._seen)
 
 
-def _together(device: torch.device, rows: int) -> AbstractContextManager[Any]:
+def _together(device: torch.device, rows: int) -> AbstractContextManager[RowPrograms | None]:
     """Inside, arithmetic on a number per row costs one kernel, not one an operation, where kernels can be written."""
     if device.type != "cuda":
         return nullcontext()

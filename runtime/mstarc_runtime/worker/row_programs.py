@@ -83,6 +83,19 @@ class RowPrograms(TorchDispatchMode):
             self.flush()
         return func(*args, **kwargs)
 
+    def outside(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, run without the mode: what an op computes is not worth looking at, and a mode looks at every operation."""
+
+        def run(*args: Any) -> Any:
+            self.flush()
+            super(RowPrograms, self).__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            try:
+                return method(*args)
+            finally:
+                super(RowPrograms, self).__enter__()  # type: ignore[no-untyped-call]
+
+        return run
+
     def _launching(self, metadata: Any) -> None:
         self.flush()
 
