@@ -63,3 +63,4 @@ def test_step(lengths: list[int], dtype: torch.dtype) -> None:
             turn = nets.rotation(run.positions, policy._frequencies)
             expected = net.velocity(run, x, nets.time_waves(times, policy._speeds), turn)
         assert error(found, expected) < BOUNDS[dtype]
+    assert not step.takes(run, 10, facts.horizon)

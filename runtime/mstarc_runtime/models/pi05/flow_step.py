@@ -52,8 +52,11 @@ class FlowStep:
         )
 
     def takes(self, run: Run, batch: int, horizon: int) -> bool:
-        """Whether it can run: on slots, with few enough rows."""
-        return isinstance(run, SlotsRun) and kernel.fits(run.positions.device, batch, horizon)
+        """Whether it can run: on slots, with few enough rows and short enough contexts."""
+        if not isinstance(run, SlotsRun):
+            return False
+        slots = run.frozen()
+        return kernel.fits(run.positions.device, batch, horizon, slots.table.shape[1] * slots.pool.page_size)
 
     def __call__(self, run: SlotsRun, actions: Tensor, t: Tensor) -> Tensor:
         """Noisy actions [B, horizon, action_dim] at times [B] -> velocities of the same shape, f32."""

@@ -33,10 +33,10 @@ from torch import Tensor
 
 from mstarc_runtime.engines.attend_triton import LOG2_E
 from mstarc_runtime.models.pi05.barrier_triton import arrive, wait
-from mstarc_runtime.models.pi05.flow_attend_triton import BLOCK, LATER, TILE, attended, joined
+from mstarc_runtime.models.pi05.flow_attend_triton import BLOCK, TILE, attended, joined, parts_of
 
 MAX_ROWS = 64  # rows of a product are one tile
-SPLITS_MAX = 32  # parts of attention
+MAX_PARTS = 33  # of attention: their joining has a load for each
 KEY_BYTES = 512  # of an entry: blocks of keys, values and queries lie in shared memory
 
 
@@ -206,15 +206,15 @@ def _matrix(places, layer, dtype: tl.constexpr):
     return tl.multiple_of(tl.load(places + layer).to(tl.pointer_type(dtype)), 16)
 
 
-@triton.jit(do_not_specialize=["rows", "rows_each", "layers", "groups"])
+@triton.jit(do_not_specialize=["rows", "rows_each", "requests", "layers", "groups"])
 def _flow_step(
     actions, action_in, action_in_bias, action_out, action_out_bias, velocities, maps, slot, qkv_bias, gate_bias, cos, sin,
     qkv_places, out_places, gate_places, down_places, residual, scaled, squares, qkv, mixed, inner, parts, part, weight, arrived, counter,
-    data, table, length, active, scale, eps, rows, rows_each, layers, groups, map_stride, qkv_stride, gate_stride, data_layer, data_head,
-    table_row,
+    data, table, length, active, scale, eps, rows, rows_each, requests, layers, groups, map_stride, qkv_stride, gate_stride, data_layer,
+    data_head, table_row,
     ACTIONS: tl.constexpr, ACTIONS_PAD: tl.constexpr, WIDTH: tl.constexpr, PAD: tl.constexpr, FFN: tl.constexpr, ROWS: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-    LATER: tl.constexpr, SPLITS: tl.constexpr, TILES: tl.constexpr, SOME: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
+    SPLITS: tl.constexpr, TILES: tl.constexpr, SOME: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
     STAGES: tl.constexpr, TURNED_OUT: tl.constexpr, GATED_OUT: tl.constexpr, PARTS: tl.constexpr, CLOSED: tl.constexpr,
     SQUARES: tl.constexpr, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
@@ -223,6 +223,7 @@ def _flow_step(
     heads: tl.constexpr = (GROUP + 2) * KV_HEADS
     tiles: tl.constexpr = WIDTH // OUT
     kind: tl.constexpr = scaled.dtype.element_ty
+    most = parts_of(length, active, requests, BLOCK)
     for task in tl.range(me, tiles, PROGRAMS, num_stages=1):
         _opened(
             task, actions, action_in, action_in_bias, maps, slot, residual, scaled, squares, rows, rows_each, map_stride,
@@ -241,17 +242,19 @@ def _flow_step(
         if me >= heads * DIM // TURNED_OUT:
             wait(counter, done * PROGRAMS, NATIVE)
         arrive(counter)
-        for task in tl.range(me, groups * SPLITS, PROGRAMS, num_stages=1):
+        for task in tl.range(me, groups * most, PROGRAMS, num_stages=1):
             attended(
-                task, qkv, data + data_layer.to(tl.int64) * layer, table, length, active, part, weight, scale, rows_each, data_head,
-                table_row, counter, (done + 1) * PROGRAMS, KV_HEADS, GROUP, DIM, PAGE, TILE, BLOCK, LATER, SPLITS, TILES, PRECISION, NATIVE,
+                task, qkv, data + data_layer.to(tl.int64) * layer, table, length, active, part, weight, scale, rows_each, groups,
+                data_head, table_row, counter, (done + 1) * PROGRAMS, KV_HEADS, GROUP, DIM, PAGE, TILE, BLOCK, TILES, PRECISION, NATIVE,
             )  # fmt: skip
-        if me >= groups * SPLITS:
+        if me >= groups * most:
             wait(counter, (done + 1) * PROGRAMS, NATIVE)
         arrive(counter)
         wait(counter, (done + 2) * PROGRAMS, NATIVE)
         for task in tl.range(me, groups * (TILE // SOME), PROGRAMS, num_stages=1):
-            joined(task, part, weight, mixed, rows_each, KV_HEADS, GROUP, DIM, TILE, SPLITS, TILES, SOME)
+            joined(
+                task, part, weight, length, active, mixed, rows_each, groups, KV_HEADS, GROUP, DIM, TILE, BLOCK, SPLITS, TILES, SOME,
+            )  # fmt: skip
         arrive(counter)
         matrix = _matrix(out_places, layer, kind)
         norm = maps + 3 * (2 * layer + 1) * WIDTH
@@ -370,7 +373,7 @@ def step(
     at_once = programs(device)
     tiles = triton.cdiv(horizon * group, TILE)
     groups = tiles * batch * kv_heads
-    splits = max(2, min(SPLITS_MAX, at_once // groups, 1 + triton.cdiv(held.table.shape[1] * held.page_size, BLOCK)))
+    splits = _parts_of(held.table.shape[1] * held.page_size)
 
     def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -384,11 +387,11 @@ def step(
         made(rows, (group + 2) * kv_heads * dim, dtype=expert.dtype), made(rows, heads * dim, dtype=expert.dtype),
         made(rows, expert.ffn, dtype=expert.dtype), made(cuts.parts * padded, width),
         made(groups * splits * TILE, dim, dtype=expert.dtype), made(groups * splits * TILE, 2),
-        arrived, counter, held.data, held.table, held.length, held.active, dim**-0.5 * LOG2_E, expert.eps, rows, horizon, layers,
+        arrived, counter, held.data, held.table, held.length, held.active, dim**-0.5 * LOG2_E, expert.eps, rows, horizon, batch, layers,
         groups, timed.maps.stride(0), timed.qkv_bias.stride(0), timed.gate_bias.stride(0), held.data.stride(0), held.data.stride(1),
         held.table.stride(0), ACTIONS=count, ACTIONS_PAD=max(16, triton.next_power_of_2(count)), WIDTH=width,
         PAD=triton.next_power_of_2(width), FFN=expert.ffn, ROWS=padded, KV_HEADS=kv_heads, GROUP=group, DIM=dim, PAGE=held.page_size,
-        TILE=TILE, BLOCK=BLOCK, LATER=LATER, SPLITS=splits, TILES=tiles, SOME=4, OUT=cuts.added, IN=cuts.block, STAGES=cuts.stages,
+        TILE=TILE, BLOCK=BLOCK, SPLITS=splits, TILES=tiles, SOME=4, OUT=cuts.added, IN=cuts.block, STAGES=cuts.stages,
         TURNED_OUT=cuts.turned, PARTS=cuts.parts, GATED_OUT=cuts.gated, CLOSED=8,
         SQUARES=triton.next_power_of_2(width // cuts.added), PROGRAMS=at_once,
         PRECISION="ieee" if expert.dtype == torch.float32 else "tf32", NATIVE=actions.is_cuda, num_warps=cuts.warps,
@@ -397,10 +400,16 @@ def step(
     return velocities
 
 
-def fits(device: torch.device, batch: int, horizon: int) -> bool:
-    """Whether so many rows are a tile, and those of a request a block of attention; and whether the device has what the kernel takes."""
+def fits(device: torch.device, batch: int, horizon: int, entries: int) -> bool:
+    """Whether so many rows are a tile, those of a request a block of attention, and contexts of up to so many entries few enough parts; and
+    whether the device has what the kernel takes."""
     able = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
-    return able and batch * horizon <= MAX_ROWS and horizon <= BLOCK
+    return able and batch * horizon <= MAX_ROWS and horizon <= BLOCK and _parts_of(entries) <= MAX_PARTS
+
+
+def _parts_of(entries: int) -> int:
+    """The parts of attention for a context of so many entries: its blocks, and the own rows."""
+    return 1 + -(-entries // BLOCK)
 
 
 @cache
