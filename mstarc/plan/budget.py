@@ -26,6 +26,7 @@ from mstarc.plan.model import Plan
 from mstarc.plan.placement import Placement
 from mstarc.plan.resident import Weights, held_by, weights_of
 from mstarc.plan.sizes import BYTES, usual_size
+from mstarc.plan.temporaries import largest_peak
 from mstarc_runtime.abi.linked import Linked
 
 USABLE = 0.95  # of a chip's memory: the rest is its driver's, its context's, and lost between allocations
@@ -82,7 +83,8 @@ class _Budget:
         contexts, entries = self.contexts(held.contexts)
         streams = self.streams(rank)
         kept = sum(size for size, _ in loops)
-        total = weights.bytes + contexts + kept + streams
+        peak = largest_peak(iter(self.layouts.values()), rank, self.most)
+        total = weights.bytes + contexts + kept + streams + (peak.bytes if peak is not None else 0)
         if total > limit:
             self.report.report(
                 rules.MC503,
@@ -93,6 +95,7 @@ class _Budget:
                     f"contexts at their max {_gb(contexts)}: {'; '.join(entries) or 'none'}",
                     f"collected {_gb(kept)}: {'; '.join(said for _, said in loops) or 'nothing'}",
                     f"streams {_gb(streams)}, at their capacity",
+                    f"values {_gb(peak.bytes)} at once: {peak.text}" if peak is not None else f"values {_gb(0)}",
                 ),
                 help="place nodes on other ranks, or lower the `max` of a context",
             )

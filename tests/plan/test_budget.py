@@ -11,8 +11,11 @@ import pytest
 from mstarc.diagnostics.core import Collector, Diagnostic
 from mstarc.ir.text import parse_program
 from mstarc.plan.chips import CHIPS
+from mstarc.plan.evaluate import MostScope
+from mstarc.plan.layout import layouts_of
 from mstarc.plan.link import link
-from mstarc.plan.placement import parse_placement
+from mstarc.plan.placement import Placement, parse_placement
+from mstarc.plan.temporaries import peak_of
 from mstarc.source import SourceFile
 from tests.codegen.harness import plan_of
 
@@ -86,9 +89,9 @@ def test_a_loop_collects_more_than_there_is() -> None:
 
 @pytest.mark.parametrize("what", ["entries", "capacity"])
 def test_contexts_and_streams_count(what: str) -> None:
-    """Each to the entry: the rest of the budget is 2 collected values, and 2 items of the stream or 8 entries."""
+    """Each to the entry: the rest of the budget is 2 collected values, 1 that is held, and 2 items of the stream or 8 entries."""
     one = {"entries": ENTRY, "capacity": ITEM}[what]
-    rest = 2 * ITEM + {"entries": 2 * ITEM, "capacity": 8 * ENTRY}[what]
+    rest = 3 * ITEM + {"entries": 2 * ITEM, "capacity": 8 * ENTRY}[what]
     most = int((LIMIT - rest) // one)
     assert codes(**{what: most}) == []
     assert codes(**{what: most + 1}) == ["MC503"]
@@ -97,12 +100,46 @@ def test_contexts_and_streams_count(what: str) -> None:
 def test_the_numbers_with_their_sources() -> None:
     (found,) = findings(entries=200_000_000)
     assert found.message.startswith(
-        f"rank 0 needs at least {(200_000_000 * ENTRY + 4 * ITEM) / 1e9:.2f} GB with one request"
+        f"rank 0 needs at least {(200_000_000 * ENTRY + 5 * ITEM) / 1e9:.2f} GB with one request"
     )
     assert found.notes[0] == "weights 0.00 GB: not counted: a, b"
     assert found.notes[1] == "contexts at their max 204.80 GB: c 200000000 x 1024 B"
     assert found.notes[2].startswith("collected 0.01 GB: loop `w.go` collects `kept`")
     assert found.notes[3] == "streams 0.01 GB, at their capacity"
+    assert found.notes[4] == "values 0.00 GB at once: walk `w`, when it makes `x`, which it is given"
+
+
+HELD = """mstarc.ir 1
+model t
+param n: int low 1 high 8 = 2
+node b: stateless {
+  op small(x: f32[10]) -> (y: f32[10])
+  op large(x: f32[10]) -> (y: f32[param.n, 100])
+  op join(x: f32[param.n, 100], y: f32[10]) -> (y: f32[10])
+  op free(x: f32[10]) -> (y: f32[dim.R])
+}
+walk w(%0 x: f32[10]) {
+  %1 a: f32[10] = invoke b.small(%0)
+  %2 l: f32[param.n, 100] = invoke b.large(%1)
+  %3 z: f32[dim.R] = invoke b.free(%1)
+  loop go times 3 carry %4 t: f32[10] = %1 then %6 -> %7 u: f32[10] do {
+    %5 s: f32[10] = invoke b.small(%4)
+    %6 j: f32[10] = invoke b.join(%2, %5)
+  }
+  %8 e: f32[10] = invoke b.small(%7)
+}
+"""
+
+
+def test_the_peak_of_values_and_the_two_operations_that_make_it() -> None:
+    """In the loop, where `l` is held for each iteration: 8 x 100 + 10 + 10 numbers; `x` has gone, and `a` is what the loop began with."""
+    plan = plan_of(parse_program(HELD))
+    layout = layouts_of(plan, Placement())["w"]
+    peak = peak_of(layout, 0, MostScope(plan, {}))
+    assert peak is not None
+    assert (peak.bytes, peak.made, peak.held) == (4 * (800 + 10 + 10), "`j` by `b.join`", "`l` by `b.large`")
+    assert peak.text == "walk `w`, when it makes `j` by `b.join` while `l` by `b.large` is held"
+    assert peak_of(layout, 1, MostScope(plan, {})) is None
 
 
 def test_weights_by_the_closed_form_of_a_config() -> None:
