@@ -34,7 +34,7 @@ from mstarc.plan.move_rows import move_rows
 from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
 from mstarc.plan.rules import MC606, MC607
-from mstarc.plan.verify import Fault, verify_moves, verify_plan
+from mstarc.plan.verify import Fault, verify_linked, verify_moves, verify_plan
 from mstarc.source import Span
 from mstarc_runtime.abi.linked import (
     CacheLink,
@@ -118,6 +118,7 @@ class _Linker:
         streams = self._streams({name: layout.home for name, layout in layouts.items()})
         try:
             linked = self._linked(layouts, streams)
+            self._report(verify_linked(layouts, linked))
             if not self.report.failed:
                 most = MostScope(self.plan, self.overrides)
                 report_budgets(self.plan, linked, layouts, self.placement, most, self.limits)

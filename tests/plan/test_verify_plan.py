@@ -28,11 +28,14 @@ from mstarc.ir.visit import every_op
 from mstarc.passes.pipeline import find_pass, run_pass
 from mstarc.plan.faults import report_faults
 from mstarc.plan.layout import Layout, layouts_of
+from mstarc.plan.link import link
 from mstarc.plan.model import Plan, read_plan
 from mstarc.plan.moves import Move, moves_of
-from mstarc.plan.placement import Placement, RankPlace
+from mstarc.plan.placement import Placement, RankPlace, parse_placement
 from mstarc.plan.rules import MC610
-from mstarc.plan.verify import Fault, verify_moves, verify_plan
+from mstarc.plan.verify import Fault, verify_linked, verify_moves, verify_plan
+from mstarc.source import SourceFile
+from mstarc_runtime.abi.linked import Linked
 from tests.codegen.harness import plan_of
 from tests.interp.random_programs import Generator
 
@@ -436,6 +439,31 @@ def test_a_value_sent_in_another_loop_or_only_sometimes_is_refused() -> None:
     always = [k for k in values if not moves[k].when]
     sometimes = [replace(m, when="q") if k in always else m for k, m in enumerate(moves)]
     assert any("in any case" in fault.message for fault in verify_moves(layouts, sometimes))
+
+
+def linked_fused(toml: str = "") -> tuple[dict[str, Layout], Linked]:
+    report = Collector()
+    text = "default = 0\n[ranks.0]\n[ranks.1]\n" + toml
+    placement = parse_placement(SourceFile("p.toml", text), report)
+    assert placement is not None
+    plan = plan_of(parse_program(FUSED))
+    found = link(plan, placement, Path("p"), report)
+    assert found is not None, report.findings()
+    return layouts_of(plan, placement), found
+
+
+def test_a_link_holds_and_a_changed_one_does_not() -> None:
+    together, apart = linked_fused(), linked_fused("[place]\nb = 1\n")
+    for layouts, found in (together, apart):
+        assert list(verify_linked(layouts, found)) == []
+    assert (together[1].loops[0].unroll, apart[1].loops[0].unroll) == (4, 1)
+    [launch] = verify_linked(apart[0], msgspec.structs.replace(apart[1], loops=together[1].loops))
+    assert launch.rule.code == "MC701" and "`b.four` of it runs elsewhere" in launch.message
+    faults = list(verify_linked(apart[0], msgspec.structs.replace(apart[1], streams=together[1].streams)))
+    assert [f.message for f in faults] == ["stream `q` is taken from rank 1, and linked to rank 0"]
+    [slot] = [msgspec.structs.replace(stream, transport="slot") for stream in apart[1].streams]
+    [fault] = verify_linked(apart[0], msgspec.structs.replace(apart[1], streams=[slot]))
+    assert fault.message == "stream `q` goes by `slot` between rank 0 and rank 1"
 
 
 # ---------------------------------------------------------------------------------------------------- regions, by hand

@@ -8,7 +8,8 @@ A plan has no memory offsets and no release points, so nothing is said of those 
 """
 
 from mstarc.plan.verify.fault import Fault
+from mstarc.plan.verify.linked import verify_linked
 from mstarc.plan.verify.moves import verify_moves
 from mstarc.plan.verify.plan import verify_plan
 
-__all__ = ["Fault", "verify_moves", "verify_plan"]
+__all__ = ["Fault", "verify_linked", "verify_moves", "verify_plan"]
