@@ -78,3 +78,11 @@ request r(%0 start: host i64[]) -> (tensor, scalar) {
 }
 """)
     await runs_agree(program, [Way(1, 1, 0), Way(1, 1, 0, ranks=2, shuffle=3)], tmp_path, monkeypatch)
+
+
+async def test_a_row_is_shown_the_copy_of_a_page_that_a_fork_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that waits for credit at first makes its last page its own later: as many pages, but another one (random program 95)."""
+    program = parse_program((Path(__file__).parent / "programs" / "shared_page.ir").read_text())
+    assert await runs_agree(program, [Way(unroll=1, ahead=1, looks=1)], tmp_path, monkeypatch)

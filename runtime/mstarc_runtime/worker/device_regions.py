@@ -409,9 +409,9 @@ class DeviceLoop:
                 row.moved = row.row.session.moved
                 self.state.show_pages(slot, row.row.session)
             for name, written in row.written.items():
-                if written.shown != (slot, len(written.context.pages)):
-                    written.shown = (slot, len(written.context.pages))
-                    self.state.contexts[name].set_pages(slot, written.context.pages)
+                self.state.contexts[name].set_pages(
+                    slot, written.context.pages
+                )  # more, or a copy of one that a fork shares
         self.state.limits.copy_(limits, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()

@@ -30,7 +30,6 @@ class Written:
     entries: int = 0
     advance: int = 0
     ids: list[int] = field(default_factory=list)
-    shown: tuple[int, int] = (-1, 0)  # the slot, and how many pages its table has
 
     def add(self, record: Record, calls: int, tokens: Sequence[int] | None) -> None:
         """So many calls of a writing op; `tokens`: their ids, if they have any."""
