@@ -52,3 +52,14 @@ class Lm:
         """x [rows of all, 8], t [B]."""
         times = t.repeat_interleave(torch.tensor(run.rows))
         return self._run(run, "drift", x + times[:, None])
+
+
+class Turn:
+    """Gives the sines of what it takes, of four numbers at most: one too few where there are five."""
+
+    @classmethod
+    def load(cls, checkpoint: Any, config: Any, device: str) -> Turn:
+        return cls()
+
+    def turn(self, x: Any) -> Any:
+        return torch.sin(x[:4])

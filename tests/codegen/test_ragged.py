@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from mstarc.passes.form_regions import regions_of
@@ -230,3 +231,40 @@ async def test_a_request_that_fails_in_a_step_ends_alone(tmp_path: Path, monkeyp
     for k, (got, want) in enumerate(zip(found, due, strict=True)):
         if k != 3:
             same(got, want, 1e-5)
+
+
+UNEVEN = """
+model uneven
+param n : int in 1..5 = 3
+node net : stateless { op turn(x: f32[N]) -> y: f32[N] }
+walk go(x: f32[N]) {
+    loop turns times n carry x {
+        y = net.turn(x)
+        x = x * 2 - y
+        emit x as tensor
+    }
+    emit x as tensor
+}
+request r(x: f32[N]) -> tensor { go(x) }
+"""
+
+
+async def test_arithmetic_that_fails_for_one_request_ends_it_alone(tmp_path: Path) -> None:
+    """A component gives one of three requests a result of another length than the walk computes with."""
+    program, linked = compiled(tmp_path, UNEVEN, "components: {net: tests.codegen.branch_components.Turn}\n")
+    assert regions_of(program)["go"]["turns"].ragged
+    sizes = (2, 5, 3)
+    engine = Engine(linked, load_conductor(linked), LocalCluster(linked))
+    await engine.start()
+    try:
+        runs = [await engine.submit("r", {"x": np.ones(size, np.float32)}, {}, (), seed=0) for size in sizes]
+        with pytest.raises(RequestFailed, match="size"):
+            [event async for event in runs[1].events()]
+        for k in (0, 2):
+            async with asyncio.timeout(10):
+                values = [event.value async for event in runs[k].events()]
+            x = np.ones(sizes[k], np.float32)
+            due = [x := x * 2 - np.sin(x) for _ in range(3)]
+            np.testing.assert_allclose(values, [*due, x], rtol=1e-6)
+    finally:
+        await engine.stop()

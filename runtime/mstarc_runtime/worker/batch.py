@@ -138,6 +138,7 @@ class Batch(Rows):
     def at(self, table: Any, index: Any) -> Any:
         if not isinstance(table, Ragged):
             return table[self.rank.arrays.asarray(np.arange(len(self.rows))), index]
+        self.check((table,))
         if len({tuple(getattr(item, "shape", ())) for item in table.items}) == 1:
             return self._column(list(self.at(self.rank.arrays.stack(table.items), index)))
         places = np.broadcast_to(self.rank.arrays.to_host(index), len(self.rows))
@@ -153,6 +154,7 @@ class Batch(Rows):
             yield SimpleNamespace(iter=row.iteration, params=session.params, config=self.config, host=session.host)
 
     def stop(self, flag: Any, carried: tuple[Any, ...], live: tuple[Any, ...], why: str = "stop") -> tuple[Any, ...]:
+        self.check(carried)
         flags = self.rank.arrays.to_host(flag)
         ending = [bool(flags)] * len(self.rows) if flags.ndim == 0 else [bool(f) for f in flags]
         if not any(ending):
@@ -202,6 +204,7 @@ class Batch(Rows):
     def parallel(self, *arms: CallWait) -> tuple[Any, ...]:
         """Each row's calls as those of a walk, of which equal ones on equal contexts are run once. A row that has failed calls nothing."""
         self._in_head = False
+        self.check(column for arm in arms for column in arm.args)
         rows: dict[int, list[Any]] = {}  # of a column, by its id: the same objects in all arms
 
         def of_row(column: Any, i: int) -> Any:
@@ -258,6 +261,7 @@ class Batch(Rows):
         return self.rank.arrays.stack(items)
 
     def guide(self, v: Any, *branches: Any, settings: Callable[[Any], tuple[Any, ...]]) -> Any:
+        self.check((v, *branches))
         known = list(self._host_rows())
         return self._by_row(lambda i: guide(v[i], *(branch[i] for branch in branches), *settings(known[i])))
 
@@ -274,6 +278,10 @@ class Batch(Rows):
         self._note(errors)
         return self._column(found)
 
+    def check(self, columns: Iterable[Any]) -> None:
+        """Before values are used: a row of which one could not be computed has failed."""
+        self._note([fault for column in columns if isinstance(column, Ragged) for fault in column.faults()])
+
     def _note(self, errors: list[tuple[int, BaseException]]) -> None:
         """Mark rows that failed; they go on with zeros until the body ends, and nothing of them is seen."""
         for i, error in errors:
@@ -285,6 +293,7 @@ class Batch(Rows):
         self._in_head = False
         errors: list[tuple[int, BaseException]] = []
         if isinstance(logits, Ragged):
+            self.check((logits,))
             logits = self._stacked(logits)
         ids = self.rank.ops.sample(sampler, logits, [row.site(site) for row in self.rows], errors)
         self._note(errors)
@@ -292,8 +301,9 @@ class Batch(Rows):
 
     def _stacked(self, column: Ragged) -> Any:
         """A column whose rows have one shape as an array; a row that has failed gets zeros."""
-        filler = self.rank.arrays.zeros_like(next(item for item in column.items if item is not ABSENT))
-        return self.rank.arrays.stack([filler if item is ABSENT else item for item in column.items])
+        there = [row.error is None for row in self.rows]
+        filler = self.rank.arrays.zeros_like(column[there.index(True)])
+        return self.rank.arrays.stack([column[i] if is_there else filler for i, is_there in enumerate(there)])
 
     def noise(self, dtype: str, dims: tuple[Any, ...], site: str) -> Any:
         self._in_head = False
@@ -305,6 +315,7 @@ class Batch(Rows):
         return self._column([noise(dtype, size, [place])[0] for size, place in zip(each, sites, strict=True)])
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
+        self.check((value,))
         items: Any = value if isinstance(value, Ragged) else self.rank.arrays.to_host(value)
         if getattr(items, "ndim", 0) == 1:
             items = items.tolist()  # numbers of all rows at once
@@ -313,12 +324,14 @@ class Batch(Rows):
                 self.rank.emit(row.session, row.run.name, modality, items[i], attributes)
 
     def send(self, stream: str, item: Any) -> None:
+        self.check((item,))
         keep = self.rank.where(stream, self, item)
         for i, row in enumerate(self.rows):
             if self._seen(row) and (keep is None or keep[i]):
                 self.rank.stream_out(row.session, stream, row.run.scope).push(item[i])
 
     def collect(self, name: str, value: Any) -> None:
+        self.check((value,))
         for i, row in enumerate(self.rows):
             if self._seen(row):
                 row.collected.setdefault(name, []).append(value[i])

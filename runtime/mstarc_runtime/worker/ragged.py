@@ -11,9 +11,18 @@ import numpy as np
 from mstarc_runtime.program import ABSENT
 
 
+class Fault:
+    """In place of a row's value: why it could not be computed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Ragged:
-    """One value per row: an array of any shape, or ABSENT. Operators go row by row, and what is absent stays so; of an array [B] every
-    row takes its own number.
+    """One value per row: an array of any shape, ABSENT, or a fault. Operators go row by row, and what is absent or a fault stays so; of
+    an array [B] every row takes its own number.
     """
 
     __slots__ = ("items",)
@@ -33,22 +42,31 @@ class Ragged:
         return Ragged([self.items[row] for row in rows])
 
     def __neg__(self) -> Ragged:
-        return Ragged([item if item is ABSENT else -item for item in self.items])
+        return Ragged([_computed(operator.neg, item) for item in self.items])
 
     def __invert__(self) -> Ragged:
-        return Ragged([item if item is ABSENT else ~item for item in self.items])
+        return Ragged([_computed(operator.invert, item) for item in self.items])
+
+    def faults(self) -> list[tuple[int, BaseException]]:
+        """(row, error) of the rows that could not be computed."""
+        return [(row, item.error) for row, item in enumerate(self.items) if isinstance(item, Fault)]
+
+
+def _computed(op: Callable[..., Any], *args: Any) -> Any:
+    """What an operator gives for one row."""
+    for arg in args:
+        if arg is ABSENT or isinstance(arg, Fault):
+            return arg
+    try:
+        return op(*args)
+    except Exception as error:  # of this row alone
+        return Fault(error)
 
 
 def _by_row(op: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Ragged, Any], Ragged]:
     def method(self: Ragged, other: Any) -> Ragged:
-        found = []
-        for row, item in enumerate(self.items):
-            a, b = item, _of_row(other, row)
-            if a is ABSENT or b is ABSENT:
-                found.append(ABSENT)
-            else:
-                found.append(op(b, a) if swapped else op(a, b))
-        return Ragged(found)
+        pairs = ((item, _of_row(other, row)) for row, item in enumerate(self.items))
+        return Ragged([_computed(op, b, a) if swapped else _computed(op, a, b) for a, b in pairs])
 
     return method
 

@@ -63,6 +63,7 @@ class RegionLoop:
         batch = Batch(self.rank, rows, self.ragged)
         try:
             carry = rows[0].body(batch, *self.carry, *self.fixed)
+            batch.check(carry)
         except DrainedError:
             carry = ()
         except Exception as error:  # not of one row: nothing that this iteration did can be told apart
