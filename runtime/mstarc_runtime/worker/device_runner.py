@@ -115,9 +115,16 @@ class GraphRunner:
         self.queues: Queues | None = self._own
 
     def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
-        """The work must have run once before, so that its kernels are compiled."""
+        """The work must have run once before, so that its kernels are compiled.
+
+        Meanwhile other threads may ask for memory, and a kernel may be loaded that this process has not used yet: neither changes what is
+        captured ("relaxed"). To wait for the device is an error in any mode.
+        """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+        with (
+            torch.cuda.device(self._device),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="relaxed"),
+        ):
             out = work()
 
         def replay() -> Out:
