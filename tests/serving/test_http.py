@@ -188,6 +188,40 @@ async def test_what_reading_raises_leaves_the_connection_as_it_is() -> None:
     assert made == [f"{len(BODY)} bytes"] * 2
 
 
+async def test_a_client_that_ends_while_an_answer_waits_for_it_and_the_next_body_is_here() -> None:
+    """Both ways have moved: the one that still waits ends, and leaves no descriptor to the connections after it."""
+
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/large":
+            await app(scope, receive, send)
+        else:
+            size = await scope["extensions"][WHOLE](len)
+            read.set()
+            await Response(str(size))(scope, receive, send)
+
+    async with served(app=both) as url, httpx.AsyncClient(base_url=url) as http:
+        before = len(os.listdir("/dev/fd"))
+        writers = []
+        for _ in range(4):
+            read = asyncio.Event()
+            _, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**10)
+            writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+            await asyncio.sleep(0.1)
+            writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + bytes(3000000))
+            async with asyncio.timeout(5):
+                await read.wait()
+            writer.write_eof()
+            writers.append(writer)
+        async with asyncio.timeout(5):
+            while any("BulkTransport" in repr(task) for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+        for writer in writers:
+            writer.close()
+        assert (await http.get("/large")).content == bytes(LARGE)
+        assert (await http.post("/", content=BODY)).text == str(len(BODY))
+        assert len(os.listdir("/dev/fd")) <= before + 2 + len(writers)
+
+
 async def sequence(url: str, seed: int) -> None:
     """Random requests on one connection, written ahead of their answers in random pieces; some clients leave in the middle."""
     rng = random.Random(seed)

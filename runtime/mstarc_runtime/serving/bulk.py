@@ -25,13 +25,14 @@ _THREADS = ThreadPoolExecutor(8, "bulk")
 
 
 class Bulk:
-    """The socket of one connection. It moves bytes one way at a time, and nobody else may use that way meanwhile."""
+    """The socket of one connection. Each way moves for one caller at a time, and nobody else may use that way meanwhile."""
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None  # a descriptor of its own, which stays open while a thread uses it
-        self._moving = self._closed = False
+        self._moving = 0  # ways that bytes move: what is left of an answer, and the body of the next request
+        self._closed = False
 
     def close(self) -> None:
         """The connection is over. What moves ends with an OSError."""
@@ -68,7 +69,7 @@ class Bulk:
     ) -> None:
         if self._socket is None:
             self._socket = self._transport.get_extra_info("socket").dup()
-        self._moving = True
+        self._moving += 1
         try:
             while parts:
                 if self._closed:
@@ -77,8 +78,8 @@ class Bulk:
                 if parts:
                     await self._ready(self._socket.fileno(), watch, unwatch)
         finally:
-            self._moving = False
-            if self._closed:
+            self._moving -= 1
+            if self._closed and not self._moving:
                 self._socket.close()
 
     async def _in_thread(self, work: Callable[..., None], *args: Any) -> None:
