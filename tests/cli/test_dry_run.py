@@ -164,6 +164,24 @@ def test_files_that_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert shown.count("error[MC914]") == 2 and "model.safetensors cannot be read" in shown
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("\ud800", [0]), ("x\x1b[2J", [0]), ("x\ny", [0]), ("x", [-1, 0]), ("x", [0.0]), ("x", [0, True]), ("x", [[0]])],
+)
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_headers_with_odd_names_and_counts(
+    name: str, shape: Any, format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are damage, and no finding repeats them as they are."""
+    (tmp_path / "config.json").write_bytes((GOLDENS / "vjepa2" / "config.json").read_bytes())
+    header = json.dumps({name: {"dtype": "F4", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert main(["check", str(SPECS / "vjepa2.walk"), "--format", format, *given(vjepa2=tmp_path)]) == 1
+    told = "".join(capsys.readouterr())
+    assert told.count("MC914") >= 2 and "model.safetensors cannot be read" in told
+    assert told.replace("\n", "").isprintable()
+
+
 def test_a_component_that_reads_its_files_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(SPECS / "ask.walk"), *given(hibari=GOLDENS)]) == 0
     assert "voice: mstarc_runtime.models.hibari.voice.Voice reads its files itself" in capsys.readouterr().err

@@ -111,7 +111,10 @@ def _listed(index: Path) -> list[str]:
 
 def _headers(path: Path) -> Iterator[tuple[str, Weight]]:
     try:
-        yield from _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+        for name, each in _safetensors(path) if path.suffix == ".safetensors" else _pickled(path):
+            if not (name + each.parts[0].dtype).isprintable():  # what a terminal would obey, or half a surrogate pair
+                raise ValueError(f"no tensor is called {name!a}, of dtype {each.parts[0].dtype!a}")
+            yield name, each
     except (*_DAMAGE, pickle.UnpicklingError) as error:
         raise LoadError(f"{path} cannot be read: {error}") from error
 
@@ -131,12 +134,12 @@ def _safetensors(path: Path) -> Iterator[tuple[str, Weight]]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
+        if not all(type(number) is int and number >= 0 for number in (*entry["shape"], *entry["data_offsets"])):
+            raise ValueError(f"tensor {name!a} has a shape or offsets that are no counts")
         dtype, bits = _BITS.get(entry["dtype"], (str(entry["dtype"]), 0))
         first, last = entry["data_offsets"]
-        if not 0 <= first <= last <= size - 8 - length or (
-            bits and (last - first) * 8 != math.prod(entry["shape"]) * bits
-        ):
-            raise ValueError(f"tensor `{name}` has bytes {first} to {last} of {size - 8 - length}")
+        if not first <= last <= size - 8 - length or (bits and (last - first) * 8 != math.prod(entry["shape"]) * bits):
+            raise ValueError(f"tensor {name!a} has bytes {first} to {last} of {size - 8 - length}")
         yield name, weight(name, entry["shape"], dtype, path.name, partial(_taken, opened, path, name))
 
 
