@@ -188,6 +188,34 @@ async def test_what_reading_raises_leaves_the_connection_as_it_is() -> None:
     assert made == [f"{len(BODY)} bytes"] * 2
 
 
+class Hasty(Http):
+    head_s = 0.3
+
+
+@pytest.mark.parametrize("before", [None, b"", BODY])
+async def test_a_head_that_does_not_come_to_an_end(before: bytes | None) -> None:
+    """The first of a connection, or one behind a request; what a client adds to it wins no time. Answers may take longer."""
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.5)
+        await echo(scope, receive, send)
+
+    async with served(Hasty, app=slow) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**26)
+        if before is not None:
+            head = f"POST /whole HTTP/1.1\r\nhost: x\r\ncontent-length: {len(before)}\r\n\r\n"
+            writer.write(head.encode() + before)
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(before)) == before
+        async with asyncio.timeout(5):
+            with suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"G")
+                    await writer.drain()
+                    await asyncio.sleep(0.02)
+        writer.close()
+
+
 async def test_a_client_that_ends_while_an_answer_waits_for_it_and_the_next_body_is_here() -> None:
     """Both ways have moved: the one that still waits ends, and leaves no descriptor to the connections after it."""
 

@@ -4,6 +4,7 @@ Large pieces of an answer are sent as they are, not joined with the bytes that f
 when the application asks for it, by `scope["extensions"][BODY]`, into memory of its size.
 
 A connection whose client reads nothing for `WRITE_S` is cut off. Closing it would wait until the client has read the rest, for ever.
+So is one whose request has no whole head `HEAD_S` after it could come or has begun; between requests uvicorn has its own limit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BODY = "mstarc.body"  # an extension of a scope
 ReadBody: TypeAlias = Callable[[Callable[[memoryview], Any]], Awaitable[Any]]
 _APART = 2**16  # bytes of a piece beyond which a copy costs more than a write of its own
 _HEAD_MAX = 2**16  # bytes of a request line and its headers
+HEAD_S = 30.0  # they must be here by then
 
 
 def _tried(work: Callable[[memoryview], Any], body: memoryview) -> Callable[[], Any]:
@@ -58,11 +60,13 @@ class Http(H11Protocol):
 
     transport: BulkTransport  # type: ignore[assignment]
     write_s = WRITE_S
+    head_s = HEAD_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conn: _Connection = _Connection(h11.SERVER, _HEAD_MAX)
         self._watch: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | None = None  # for a head
         self._past = False  # a body has gone past h11, which does not know where the next request begins
         self._beyond = bytearray()  # what came behind that body
 
@@ -70,6 +74,7 @@ class Http(H11Protocol):
         """A client has come."""
         super().connection_made(BulkTransport(transport, self.pause_writing, self.resume_writing))  # type: ignore[arg-type]
         self.conn.write = self.transport.write
+        self._expect_head()
 
     # --------------------------------------------------------------------------------------------------------- requests
 
@@ -80,6 +85,19 @@ class Http(H11Protocol):
             self.flow.pause_reading()
         else:
             super().data_received(data)
+            self._expect_head()
+
+    def _expect_head(self) -> None:
+        """While a head is awaited the time runs, whatever has come of it."""
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_late()
+        elif self._late is None:
+            self._late = self.loop.call_later(self.head_s, self.transport.close)
+
+    def _stop_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def handle_events(self) -> None:
         """What h11 makes of the bytes. A large body of a request that begins with them can be read past it."""
@@ -143,6 +161,7 @@ class Http(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         self._stop_watch()
+        self._stop_late()
         self.transport.bulk.close()
         super().connection_lost(exc)
 
