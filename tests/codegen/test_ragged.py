@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mstarc.interp.errors import ExecutionError
 from mstarc.passes.form_regions import regions_of
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.conductor.engine import Engine
@@ -266,5 +267,38 @@ async def test_arithmetic_that_fails_for_one_request_ends_it_alone(tmp_path: Pat
             x = np.ones(sizes[k], np.float32)
             due = [x := x * 2 - np.sin(x) for _ in range(3)]
             np.testing.assert_allclose(values, [*due, x], rtol=1e-6)
+    finally:
+        await engine.stop()
+
+
+DRIFT = (
+    PLAIN[: PLAIN.index("    loop denoise")]
+    + """    loop denoise max 9 carry x {
+        v = lm.drift(x, times[0]) reads main
+        x = x - 0.1 * v
+        stop when iter == h
+    }
+"""
+    + PLAIN[PLAIN.index("    emit x as tensor") :]
+)
+
+
+@pytest.mark.parametrize("spec", [PLAIN, DRIFT], ids=["guided", "drifting"])
+async def test_a_call_of_no_entries_gives_nothing_to_compute_with(tmp_path: Path, spec: str) -> None:
+    """An image of no rows: the interpreter refuses it, and so does the engine, while a request beside it goes on."""
+    program, linked = compiled(tmp_path, spec, BINDING)
+    none, one = drawing("w", 0, 1, 1), drawing("w", 2, 2, 2)
+    with pytest.raises(ExecutionError, match="does not apply"):
+        interpreted(program, linked, none)
+    engine = Engine(linked, load_conductor(linked), LocalCluster(linked))
+    await engine.start()
+    try:
+        runs = [await engine.submit("r", dict(asked.inputs), {}, (), seed=asked.seed) for asked in (none, one)]
+        with pytest.raises(RequestFailed, match="absent" if spec is DRIFT else "draw"):
+            [event async for event in runs[0].events()]
+        async with asyncio.timeout(10):
+            (value,) = [event.value async for event in runs[1].events()]
+        (due,) = interpreted(program, linked, one).events["tensor"]
+        np.testing.assert_allclose(value, due, rtol=1e-4, atol=1e-5)
     finally:
         await engine.stop()

@@ -21,8 +21,8 @@ class Fault:
 
 
 class Ragged:
-    """One value per row: an array of any shape, ABSENT, or a fault. Operators go row by row, and what is absent or a fault stays so; of
-    an array [B] every row takes its own number.
+    """One value per row: an array of any shape, ABSENT, or a fault. Operators go row by row: a fault stays one, and to compute with what
+    is absent is one. Of an array [B] every row takes its own number.
     """
 
     __slots__ = ("items",)
@@ -55,8 +55,14 @@ class Ragged:
 def _computed(op: Callable[..., Any], *args: Any) -> Any:
     """What an operator gives for one row."""
     for arg in args:
-        if arg is ABSENT or isinstance(arg, Fault):
+        if isinstance(arg, Fault):
             return arg
+        if arg is ABSENT:
+            return Fault(
+                TypeError(
+                    f"`{op.__name__}` does not apply to an absent value: a condition was off, or a call had no entries"
+                )
+            )
     try:
         return op(*args)
     except Exception as error:  # of this row alone
