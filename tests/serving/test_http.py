@@ -192,6 +192,17 @@ class Hasty(Http):
     head_s = 0.3
 
 
+async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a byte now and then until the server has closed the connection. Raises TimeoutError if it does not."""
+    async with asyncio.timeout(5):
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"G")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+    writer.close()
+
+
 @pytest.mark.parametrize("before", [None, b"", BODY])
 async def test_a_head_that_does_not_come_to_an_end(before: bytes | None) -> None:
     """The first of a connection, or one behind a request; what a client adds to it wins no time. Answers may take longer."""
@@ -207,13 +218,21 @@ async def test_a_head_that_does_not_come_to_an_end(before: bytes | None) -> None
             writer.write(head.encode() + before)
             assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
             assert await reader.readexactly(len(before)) == before
-        async with asyncio.timeout(5):
-            with suppress(ConnectionError):
-                while not reader.at_eof():
-                    writer.write(b"G")
-                    await writer.drain()
-                    await asyncio.sleep(0.02)
-        writer.close()
+        await drip(reader, writer)
+
+
+async def test_a_body_that_does_not_come_to_an_end_behind_its_answer() -> None:
+    """A request may be refused before its body is here; then the rest of it has the time of a head."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(Hasty, app=refuse) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n")
+        assert b" 413 " in await reader.readuntil(b"\r\n\r\n")
+        await drip(reader, writer)
 
 
 async def test_a_client_that_ends_while_an_answer_waits_for_it_and_the_next_body_is_here() -> None:

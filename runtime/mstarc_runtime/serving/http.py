@@ -4,7 +4,8 @@ Large pieces of an answer are sent as they are, not joined with the bytes that f
 when the application asks for it, by `scope["extensions"][BODY]`, into memory of its size.
 
 A connection whose client reads nothing for `WRITE_S` is cut off. Closing it would wait until the client has read the rest, for ever.
-So is one whose request has no whole head `HEAD_S` after it could come or has begun; between requests uvicorn has its own limit.
+So is one whose request has no whole head `HEAD_S` after it could come or has begun, or after its last request was answered before all of
+its body was here; between requests uvicorn has its own limit.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class Http(H11Protocol):
             self._expect_head()
 
     def _expect_head(self) -> None:
-        """While a head is awaited the time runs, whatever has come of it."""
-        if self.conn.their_state is not h11.IDLE:
+        """While a head is awaited, or what is left of a body before it, the time runs, whatever has come of them."""
+        if self.conn.their_state is not h11.IDLE and self.conn.our_state is not h11.DONE:
             self._stop_late()
         elif self._late is None:
             self._late = self.loop.call_later(self.head_s, self.transport.close)
