@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from mstarc.plan.cost_table import COST, Cost
-from mstarc.shapes import Path, Problem, Shape, checked, flag, mapping, matching, optional, record, text
+from mstarc.shapes import Path, Problem, Shape, flag, mapping, matching, optional, record, text
 from mstarc.weight_rules import weight_rules
 
 
@@ -57,30 +57,27 @@ class Binding(Struct, frozen=True):
         return self.config.get(section, {}).get(key)
 
 
-def _plain_value(value: Any) -> None:
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, list):
-            _plain_value(item)
-        elif not isinstance(item, (bool, int, float, str)):
-            raise ValueError("is neither a number, a text, a bool nor a list of these")
-        elif isinstance(item, float) and not math.isfinite(item):
-            raise ValueError("is not a finite number")
-        elif isinstance(item, int) and not -(2**63) <= item < 2**63:
-            raise ValueError("does not fit into 64 bits")
+def _plain_value(value: Any, path: Path, problems: list[Problem]) -> Any:
+    """A number, a text, a bool, or a list of these. What is wrong is told at the item."""
+    if isinstance(value, list):
+        for position, item in enumerate(value):
+            _plain_value(item, (*path, str(position)), problems)
+    elif not isinstance(value, (bool, int, float, str)):
+        problems.append(Problem(path, "is neither a number, a text, a bool nor a list of these"))
+    elif isinstance(value, float) and not math.isfinite(value):
+        problems.append(Problem(path, "is not a finite number"))
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        problems.append(Problem(path, "does not fit into 64 bits"))
+    return value
 
 
-def _plain_tree(value: Any) -> None:
+def _plain_tree(value: Any, path: Path, problems: list[Problem]) -> Any:
     """The same with mappings by text, and nulls."""
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError("has a key that is not text")
-        for item in value.values():
-            _plain_tree(item)
-    elif isinstance(value, list):
-        for item in value:
-            _plain_tree(item)
-    elif value is not None:
-        _plain_value(value)
+        return mapping(_plain_tree)(value, path, problems)
+    if isinstance(value, list):
+        return [_plain_tree(item, (*path, str(position)), problems) for position, item in enumerate(value)]
+    return None if value is None else _plain_value(value, path, problems)
 
 
 def _component(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -96,7 +93,7 @@ _DOTTED = matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "is not a dotted Python pat
 _SHA256 = matching(r"[0-9a-f]{64}", "is not a sha256 in 64 hex digits")
 _COMPONENT = record(
     Component,
-    {"class": _DOTTED, "checkpoint": optional(text), "weights": checked(weight_rules)},
+    {"class": _DOTTED, "checkpoint": optional(text), "weights": weight_rules},
     ("class",),
     {"class": "dotted"},
 )
@@ -108,11 +105,11 @@ _CHECKPOINT = record(
 BINDING: Shape = record(
     Binding,
     {
-        "config": mapping(mapping(checked(_plain_value))),
+        "config": mapping(mapping(_plain_value)),
         "checkpoints": mapping(_CHECKPOINT),
         "components": mapping(_component),
         "externs": mapping(_DOTTED),
-        "modalities": mapping(checked(_plain_tree)),
+        "modalities": mapping(_plain_tree),
         "chat": optional(record(Chat, {"request": text, "input": text, "audio_input": flag}, ("request", "input"))),
         "cost": COST,
     },

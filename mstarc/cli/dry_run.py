@@ -38,6 +38,17 @@ class Judged:
     lines: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Why it cannot be found out what a component would fill, and the key of its binding that this is about."""
+
+    why: str
+    key: str
+
+
+_HELP = {"class": "it is looked up in the current folder, PYTHONPATH and the installed packages"}
+
+
 def judge(paths: Sequence[str], checkpoints: Mapping[str, str]) -> Judged:
     """Hold checkpoints, paths by name, against the components of these specs. Raises Failure (usage) for a name that no spec has."""
     models = [
@@ -67,10 +78,10 @@ def _judged(model: Model, bound: Bound, checkpoints: Mapping[str, str], lines: l
     for node, component in bound.binding.components.items():
         if component.checkpoint is None or component.checkpoint not in checkpoints or node in shared:
             continue
-        at = bound.place(("components", node, "checkpoint"))
         fit = _fit(bound, node, checkpoints[component.checkpoint])
-        if isinstance(fit, str):
-            report.report(rules.MC914, f"`{node}`: {fit}", at, subject=node)
+        if isinstance(fit, Unknown):
+            at = bound.place(("components", node, fit.key))
+            report.report(rules.MC914, f"`{node}`: {fit.why}", at, subject=node, help=_HELP.get(fit.key))
         elif fit is None:
             lines.append(f"{node}: {component.dotted} reads its files itself, and has not been looked at")
         else:
@@ -87,8 +98,8 @@ def _report(bound: Bound, node: str, problem: Problem, report: Collector) -> Non
     report.report(RULES[problem.kind], f"`{node}`: {problem.text}", at, subject=f"{node}.{problem.name}")
 
 
-def _fit(bound: Bound, node: str, path: str) -> Fit | str | None:
-    """What the component of a node would fill; None if its class does not tell, a text if that cannot be found out."""
+def _fit(bound: Bound, node: str, path: str) -> Fit | Unknown | None:
+    """What the component of a node would fill; None if its class does not tell."""
     from mstarc_runtime.abi.linked import CheckpointLink
 
     loading = runtime_module("mstarc_runtime.checkpoints")
@@ -96,18 +107,20 @@ def _fit(bound: Bound, node: str, path: str) -> Fit | str | None:
     component = bound.binding.components[node]
     section = bound.binding.config.get(node, {})
     link = CheckpointLink(name=component.checkpoint or "", path=path)
+    about = "class"
     try:
         cls = loading.resolve(component.dotted)
         if not hasattr(cls, "fit"):
             return None
+        about = "checkpoint"
         checkpoint = replace(loading.find_checkpoint(link), rules=tuple(component.weights))
         fit: Fit = cls.fit(checkpoint, {**section, **loading.config_of(component.dotted, link, section)})
     except errors.LoadError as error:
         _torch_is_there(error)
-        return str(error)
+        return Unknown(str(error), about)
     except Exception as error:  # a component can raise anything
         _torch_is_there(error)
-        return str(errors.describe(error))
+        return Unknown(f"`{component.dotted}.fit` failed: {errors.describe(error)}", "class")
     return fit
 
 

@@ -165,6 +165,48 @@ def test_files_that_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
+    ("parts", "says", "key"),
+    [
+        ("class Heads: pass", "`parts.Head`: `parts` has no `Head`; did you mean `Heads`?", "class: parts.Head"),
+        ("import nothing_like_it", "`parts.Head`: importing `parts.Head` failed: No module named", "class: parts.Head"),
+        (
+            "class Head:\n    @classmethod\n    def fit(cls, checkpoint, config):\n        return config['width']\n",
+            "`parts.Head.fit` failed: KeyError: 'width'",
+            "class: parts.Head",
+        ),
+        (
+            "class Head:\n    @classmethod\n    def fit(cls, checkpoint, config):\n        return checkpoint.tensors()\n",
+            "has neither model.safetensors nor",
+            "checkpoint: head",
+        ),
+    ],
+)
+def test_what_cannot_be_found_out_is_told_at_the_key_it_is_about(
+    parts: str,
+    says: str,
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts.py").write_text(parts)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "m.walk").write_text(
+        "model m\nnode head : stateless { op f(x: i64) -> y: i64 }\n"
+        "walk w(x: i64) { emit head.f(x) as tensor }\nrequest r(x: i64) -> tensor { w(x) }\n"
+    )
+    yaml = "checkpoints:\n  head: {path: empty}\ncomponents:\n  head:\n    class: parts.Head\n    checkpoint: head\n"
+    (tmp_path / "m.yaml").write_text(yaml)
+    assert main(["check", "m.walk", "--format", "json", *given(head=tmp_path / "empty")]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["code"] == "MC914" and says in found["message"]
+    assert yaml.splitlines()[found["spans"][0]["line_start"] - 1].strip() == key
+
+
+@pytest.mark.parametrize(
     ("name", "shape"),
     [("\ud800", [0]), ("x\x1b[2J", [0]), ("x\ny", [0]), ("x", [-1, 0]), ("x", [0.0]), ("x", [0, True]), ("x", [[0]])],
 )

@@ -436,40 +436,61 @@ components:
 
 
 @pytest.mark.parametrize(
-    ("rules", "says"),
+    ("rules", "place", "says"),
     [
-        ("5", "is not a list of rules"),
-        ("[{swap: a}]", "has a rule 1 that is not one of strip, drop, rename"),
-        ("[{strip: a, drop: b}]", "has a rule 1 that is not one of"),
-        ("[{strip: a}, {rename: b}]", "has a rule 2 (`rename`) without `to`"),
-        ("[{rename: b, to: c, form: d}]", "with the unknown key `form`"),
-        ("[{stack: q, to: c}]", "whose `stack` is no list"),
-        ("[{stack: [q], to: c}]", "is not a list of two texts or more"),
-        ("[{split: q, to: [a, b], dim: -1}]", "whose `dim` is below 0"),
-        ("[{split: q, to: [a, b], dim: x}]", "whose `dim` is no number"),
-        ("[{transform: q, by: rotate}]", "whose `by` is not one of transpose, flatten"),
-        ("[{transform: [q, k], by: transpose, to: x}]", "with 2 names, and `transpose` takes 1"),
-        ("[{transform: q, by: weight_norm}]", "with 1 name, and `weight_norm` takes 2"),
-        ("[{transform: [q, k], by: weight_norm}]", "without `to`"),
-        ("[{strip: q, optional: 1}]", "whose `optional` is no truth value"),
-        ("[{drop: q, optional: true}]", "with the unknown key `optional`"),
-        ("[{drop: []}]", "whose `drop` is not a list of texts"),
-        ("[{rename: 'a.*.*', to: 'b.*'}]", "whose names do not have equally many `*`"),
-        ("[{tie: 'a.*', to: b}]", "whose names do not have equally many `*`"),
-        ("[{rename: 'a.*', to: 'b.#'}]", "or a `#` in another place"),
-        ("[{rename: 'a.#.*', to: 'b.*.#'}]", "or a `#` in another place"),
-        ("[{rename: 'a.#-2', to: 'b.#'}]", "that counts on from a `#` in what it takes"),
-        ("[{experts: 'a.*', to: 'b.*'}]", "that does not have one `#`, in what it takes"),
-        ("[{stack: ['a.#.#', b], to: x}]", "that does not have one `#`, in what it takes"),
-        ("[{stack: ['a.#', b], to: 'x.#'}]", "that makes a `#`"),
+        ("5", "weights", "is not a list of rules"),
+        ("[{swap: a}]", "{swap: a}", "(rule 1) is not one of strip, drop, rename"),
+        ("[{strip: a, drop: b}]", "{strip: a, drop: b}", "(rule 1) has strip and drop; a rule has one of"),
+        ("[{strip: a}, {rename: b}]", "{rename: b}", "(rule 2, `rename`) has no `to`"),
+        ("[{rename: b, to: c, form: d}]", "form", "unknown key `form`"),
+        ("[{stack: q, to: c}]", "stack", "is no list"),
+        ("[{stack: [q], to: c}]", "stack", "is not a list of two texts or more"),
+        ("[{split: q, to: [a, b], dim: -1}]", "dim", "is below 0"),
+        ("[{split: q, to: [a, b], dim: x}]", "dim", "is no number"),
+        ("[{transform: q, by: rotate}]", "by", "is not one of transpose, flatten"),
+        ("[{transform: [q, k], by: transpose, to: x}]", "transform", "has 2 names, and `transpose` takes 1"),
+        ("[{transform: q, by: weight_norm}]", "transform", "has 1 name, and `weight_norm` takes 2"),
+        ("[{transform: [q, k], by: weight_norm}]", "{transform: [q, k], by: weight_norm}", "has no `to`"),
+        ("[{strip: q, optional: 1}]", "optional", "is no truth value"),
+        ("[{drop: q, optional: true}]", "optional", "unknown key `optional`"),
+        ("[{drop: []}]", "drop", "is not a list of texts"),
+        (
+            "[{rename: 'a.*.*', to: 'b.*'}]",
+            "{rename: 'a.*.*', to: 'b.*'}",
+            "has names that do not have equally many `*`",
+        ),
+        ("[{tie: 'a.*', to: b}]", "{tie: 'a.*', to: b}", "has names that do not have equally many `*`"),
+        ("[{rename: 'a.*', to: 'b.#'}]", "{rename: 'a.*', to: 'b.#'}", "or a `#` in another place"),
+        ("[{rename: 'a.#.*', to: 'b.*.#'}]", "{rename: 'a.#.*', to: 'b.*.#'}", "or a `#` in another place"),
+        ("[{rename: 'a.#-2', to: 'b.#'}]", "{rename: 'a.#-2', to: 'b.#'}", "counts on from a `#` in what it takes"),
+        ("[{experts: 'a.*', to: 'b.*'}]", "{experts: 'a.*', to: 'b.*'}", "does not have one `#`, in what it takes"),
+        ("[{stack: ['a.#.#', b], to: x}]", "{stack: ['a.#.#', b], to: x}", "does not have one `#`, in what it takes"),
+        ("[{stack: ['a.#', b], to: 'x.#'}]", "{stack: ['a.#', b], to: 'x.#'}", "makes a `#`"),
     ],
 )
-def test_rules_that_cannot_be_are_findings(rules: str, says: str) -> None:
+def test_rules_that_cannot_be_are_findings_at_their_place(rules: str, place: str, says: str) -> None:
     report = Collector()
     text = f"components:\n  n: {{class: a.B, checkpoint: w, weights: {rules}}}\n"
     assert read_binding(SourceFile("m.yaml", text), report) is None
     (found,) = report.findings()
-    assert found.rule.code == "MC902" and "`components.n.weights` " in found.message and says in found.message
+    assert found.rule.code == ("MC901" if "unknown key" in says else "MC902") and says in found.message
+    span = found.primary.span
+    assert text.encode()[span.start : span.end].decode() == place
+
+
+def test_all_that_is_wrong_with_rules_is_told_at_once() -> None:
+    report = Collector()
+    rules = "[{strip: 1}, {rename: a}, {rename: a, too: b}, {split: q, to: [a, b], dim: x, optional: 1}]"
+    assert read_binding(SourceFile("m.yaml", f"components: {{n: {{class: a.B, weights: {rules}}}}}\n"), report) is None
+    said = [(found.rule.code, found.subject.removeprefix("components.n.weights.")) for found in report.findings()]
+    assert said == [
+        ("MC902", "0.strip"),
+        ("MC902", "1"),
+        ("MC902", "2"),
+        ("MC901", "too"),
+        ("MC902", "3.dim"),
+        ("MC902", "3.optional"),
+    ]
 
 
 def test_rules_that_can_be_are_none() -> None:
