@@ -6,6 +6,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,26 @@ def test_parts_of_a_stack_whose_sum_is_right() -> None:
     assert found.kind == "misshaped" and found.text.startswith(
         "`qk` has 4 rows of `q`, which has 3: rule 1 (`stack: [q, k]`)"
     )
+
+
+def test_many_odd_names_are_told_as_one_and_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may hold any names: what is compared with what grows with their number, not with its square."""
+    from mstarc_runtime.weights import problems
+
+    compared = 0
+
+    def close(word: str, known: list[str], *args: Any, **settings: Any) -> list[str]:
+        nonlocal compared
+        compared += len(known)
+        return get_close_matches(word, known, *args, **settings)
+
+    monkeypatch.setattr(problems, "get_close_matches", close)
+    count = 5000
+    names = ["a" * (n % 7) + "x".join(str(n)) + "y" for n in range(count)]
+    found = told(dict.fromkeys(names, ONE), [], **{f"h__{n}__{part}": (2, 3) for n in range(3) for part in ("w", "b")})
+    assert [each.partition(":")[0] for each in found] == ["missing"] * 2 + ["unused"] * 21
+    assert found[-1].endswith(f"(and {count - 21} of other names)") and f"`{names[20]}` " in found[-1]
+    assert compared <= count
 
 
 def test_those_of_all_layers_are_one_problem() -> None:

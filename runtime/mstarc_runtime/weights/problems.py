@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
+from typing import TypeAlias
 
 from mstarc_runtime.weights.files import Shape, Weight
 from mstarc_runtime.weights.names import alike, fits
 from mstarc_runtime.weights.rules import Kind, Misfit, Rule, Weights
 
+Kinds: TypeAlias = dict[str, list[str]]
+
 _SHOWN = 4  # files or tensors that a text lists
+_TOLD = 20  # problems of one sort at one rule that are told each for itself
+_LOOKED = 2000  # kinds of names in which near ones are looked for: a model has some hundred, a file may hold any
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,24 @@ def problems_of(weights: Weights, shapes: Mapping[str, Shape], parts: Mapping[st
     judge = _Judge(weights, shapes, parts)
     misfits = list(judge.misfits())
     prefixes = [found for found in misfits if found.prefix]
-    groups: dict[tuple[Kind, str, int], list[_Found]] = {}
-    for found in prefixes or (*misfits, *judge.missing(), *judge.misshaped(), *judge.unused()):
-        groups.setdefault((found.kind, alike(found.name), found.rule), []).append(found)
-    problems = [_problem(members) for members in groups.values()]
+    if prefixes:
+        return _told(prefixes)
+    problems = _told((*misfits, *judge.missing(), *judge.misshaped()))
     meant = {alike(each.near) for each in problems if each.kind in ("missing", "rule")}
-    return [each for each in problems if each.kind != "unused" or alike(each.name) not in meant]
+    return problems + _told(found for found in judge.unused() if alike(found.name) not in meant)
+
+
+def _told(found: Iterable[_Found]) -> list[Problem]:
+    """Those of all layers as one, and of many sorts at one rule the first few and how many more there are."""
+    rules: dict[tuple[Kind, int], dict[str, list[_Found]]] = {}
+    for each in found:
+        rules.setdefault((each.kind, each.rule), {}).setdefault(alike(each.name), []).append(each)
+    problems = []
+    for groups in map(list, map(dict.values, rules.values())):
+        problems += [_problem(members, "like it") for members in groups[:_TOLD]]
+        rest = [each for members in groups[_TOLD:] for each in members]
+        problems += [_problem(rest, "of other names")] if rest else []
+    return problems
 
 
 def _nothing() -> str:
@@ -64,15 +81,15 @@ class _Found:
     prefix: bool = False
 
 
-def _problem(members: list[_Found]) -> Problem:
+def _problem(members: list[_Found], others: str) -> Problem:
     first = members[0]
     near = first.near()
     hint = f"; near it: `{near}`" if near else ""
-    more = f" (and {len(members) - 1} like it)" if len(members) > 1 else ""
+    more = f" (and {len(members) - 1} {others})" if len(members) > 1 else ""
     return Problem(first.kind, first.name, first.text() + hint + more, first.rule, near)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Judge:
     weights: Weights
     shapes: Mapping[str, Shape]
@@ -89,14 +106,14 @@ class _Judge:
                 text, near = partial(self._lacking, misfit, sources), partial(self._near_stored, sources)
                 yield _Found(misfit.kind, misfit.name, rule.number, text, near, rule.verb == "strip")
             else:
-                text = partial("{}: {} (of {})".format, rule, misfit.text, self._files())
+                text = partial("{}: {} (of {})".format, rule, misfit.text, self._files)
                 yield _Found(misfit.kind, misfit.name, rule.number, text)
 
     def _lacking(self, misfit: Misfit, sources: list[str]) -> str:
         source = self._absent(sources)[0]
         if misfit.lacks:
             return f"`{source}` is missing: {misfit.rule} makes `{misfit.name}` of it{self._not_there(sources)}"
-        return f"{misfit.rule} {misfit.text}: `{source}` is not in {self._files()}"
+        return f"{misfit.rule} {misfit.text}: `{source}` is not in {self._files}"
 
     # ------------------------------------------------------------------------------------------------------------- missing
 
@@ -113,7 +130,7 @@ class _Judge:
     def _missing(self, name: str, maker: Rule | None, sources: list[str]) -> str:
         shown = f"`{name}` {list(self.shapes[name])} is missing: "
         if maker is None and sources == [name] and name not in self.weights.stored:
-            return shown + f"{self._files()} does not have it, and no rule makes it"
+            return shown + f"{self._files} does not have it, and no rule makes it"
         lacking = " and ".join(f"`{each}`" for each in self._absent(sources))
         return (
             shown + (f"{maker} makes it of {lacking}" if maker else f"it would be {lacking}") + self._not_there(sources)
@@ -125,32 +142,47 @@ class _Judge:
 
     def _not_there(self, sources: list[str]) -> str:
         there = all(each in self.weights.stored for each in sources)
-        return f", which {self._files()} {'has, and another rule takes away' if there else 'does not have'}"
+        return f", which {self._files} {'has, and another rule takes away' if there else 'does not have'}"
 
     def _near_stored(self, sources: list[str]) -> str:
         """The stored tensor that is near in name to the first that is not there: of those that nothing uses if one is."""
         absent = next((each for each in sources if each not in self.weights.stored), None)
         if absent is None:
             return ""
-        left = [part.name for _, each in self._left() for part in each.parts]
-        return _nearest(absent, left) or _nearest(absent, self.weights.stored)
+        return _nearest(absent, self._kinds_left) or _nearest(absent, self._kinds_stored)
+
+    @cached_property
+    def _kinds_left(self) -> Kinds:
+        return _kinds(part.name for _, each in self._left for part in each.parts)
+
+    @cached_property
+    def _kinds_stored(self) -> Kinds:
+        return _kinds(self.weights.stored)
 
     # -------------------------------------------------------------------------------------------------------------- unused
 
     def unused(self) -> Iterator[_Found]:
         """Tensors that are no parameter, and that no rule drops."""
-        for name, found in self._left():
+        for name, found in self._left:
             for part in found.parts:
                 text = partial("{} of {} is not used: there is no parameter `{}`".format, part, part.file, name)
                 yield _Found("unused", part.name, found.rule, text, partial(self._near_wanted, name))
 
+    @cached_property
     def _left(self) -> list[tuple[str, Weight]]:
         return [(name, each) for name, each in self.weights.tensors.items() if name not in self.shapes]
 
     def _near_wanted(self, name: str) -> str:
         """The parameter that is near in name: of those that are missing if one is."""
-        missing = [each for each in self.shapes if each not in self.weights.tensors]
-        return _nearest(name, missing) or _nearest(name, self.shapes)
+        return _nearest(name, self._kinds_missing) or _nearest(name, self._kinds_wanted)
+
+    @cached_property
+    def _kinds_missing(self) -> Kinds:
+        return _kinds(each for each in self.shapes if each not in self.weights.tensors)
+
+    @cached_property
+    def _kinds_wanted(self) -> Kinds:
+        return _kinds(self.shapes)
 
     # ----------------------------------------------------------------------------------------------------------- misshaped
 
@@ -188,6 +220,7 @@ class _Judge:
         rule = self.weights.rules[found.rule - 1] if found.rule else None
         return f"{text}: {f'{rule} makes it of' if rule and rule.verb != 'strip' else 'it is'} {parts} of {files}"
 
+    @cached_property
     def _files(self) -> str:
         names = {part.file for each in self.weights.stored.values() for part in each.parts}
         return _listed(sorted(names)) or "an empty file"
@@ -198,13 +231,19 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names; "" if none is near. Names that differ in numbers alone are looked at once."""
-    kinds: dict[str, list[str]] = {}
-    for each in known:
+def _kinds(names: Iterable[str]) -> Kinds:
+    """Names by what is alike in them: those that differ in numbers alone are looked at once."""
+    kinds: Kinds = {}
+    for each in names:
         kinds.setdefault(alike(each), []).append(each)
-    close = get_close_matches(alike(name), list(kinds), n=1)
+    return kinds
+
+
+def _nearest(name: str, known: Kinds) -> str:
+    """The nearest of the known names; "" if none is near, or there are too many to look through."""
+    close = get_close_matches(alike(name), list(known), n=1) if len(known) <= _LOOKED else []
     if not close:
         return ""
-    members = kinds[close[0]]
-    return (get_close_matches(name, members, n=1, cutoff=0.0) or members)[0]
+    members = known[close[0]]
+    near = get_close_matches(name, members, n=1, cutoff=0.0) if len(members) <= _LOOKED else []
+    return (near or members)[0]
