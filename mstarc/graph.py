@@ -35,12 +35,12 @@ from mstarc.ir.core import (
     Sample,
     Send,
     Stop,
-    Stream,
     Together,
     Value,
     Walk,
     When,
 )
+from mstarc.ir.declarations import Stream
 from mstarc.ir.text import print_expr, print_type
 from mstarc.ir.types import Expr, Lit, Struct, Type
 from mstarc.ir.visit import entries_of, every_op, results_of

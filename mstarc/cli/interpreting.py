@@ -21,7 +21,8 @@ from mstarc.cli.values import given_params, pairs, typed_values
 from mstarc.interp import Emitted, HashMachine, Outcome, interpret
 from mstarc.interp.errors import Deadlock, ExecutionError, RequestRefused
 from mstarc.interp.hash_machine import Box, Row, digest
-from mstarc.ir.core import Param, Program, Value
+from mstarc.ir.core import Program, Value
+from mstarc.ir.declarations import Param
 from mstarc.ir.types import Media, Parts, Scalar, Tensor
 from mstarc.workspace import Model, load_model
 

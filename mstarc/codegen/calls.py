@@ -8,7 +8,8 @@ from mstarc.codegen.errors import NotBuilt
 from mstarc.codegen.expressions import FLOATS, Place, is_number, number, text
 from mstarc.codegen.layout import Call, Group, Part
 from mstarc.codegen.source import bind
-from mstarc.ir.core import Extern, Invoke, Port
+from mstarc.ir.core import Extern, Invoke
+from mstarc.ir.declarations import Port
 from mstarc.ir.types import Expr, Tensor, ValueId
 from mstarc.passes.effects import Names
 

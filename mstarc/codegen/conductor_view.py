@@ -14,7 +14,8 @@ from mstarc.codegen.layout import Call, Group, Part, lay_out
 from mstarc.codegen.need_view import need_method
 from mstarc.codegen.request_view import RequestWriter
 from mstarc.codegen.source import Method, check_names, class_name, imports_in, method, tuple_of
-from mstarc.ir.core import Noise, Param, Program, Request, Value
+from mstarc.ir.core import Noise, Program, Request, Value
+from mstarc.ir.declarations import Param
 from mstarc.ir.fold import FoldError, Scope, fold
 from mstarc.ir.types import Enum, Expr, ListOf, Lit, Media, Parts, Ref, Scalar, Struct, Tensor, Type, ValueId
 from mstarc.ir.visit import every_expr, every_op, exprs_of

@@ -50,10 +50,10 @@ from mstarc.ir.core import (
     Sample,
     Send,
     Stop,
-    Stream,
     Walk,
     When,
 )
+from mstarc.ir.declarations import Stream
 from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Apply, Binary, Chunk, Expr, Lit, Ref, Scalar, Tensor, Type, ValueId
 from mstarc.ir.visit import blocks_of, every_expr, every_op, exprs_of, results_of, vars_of

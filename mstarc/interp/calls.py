@@ -8,7 +8,8 @@ from mstarc.interp.contexts import Contexts
 from mstarc.interp.errors import ExecutionError
 from mstarc.interp.machine import DrawKey, Machine, OpRun, SamplerState
 from mstarc.interp.scope import Frame, RequestScope, bind_dims
-from mstarc.ir.core import Invoke, Node, OpDecl, Port, Program, Sample
+from mstarc.ir.core import Invoke, Program, Sample
+from mstarc.ir.declarations import Node, OpDecl, Port
 from mstarc.ir.fold import ABSENT, ID_LISTS, FoldError, flat_ids, fold
 from mstarc.ir.types import Ref, Tensor, Type
 

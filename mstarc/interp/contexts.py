@@ -7,7 +7,7 @@ from typing import Any
 
 from mstarc.interp.errors import ExecutionError
 from mstarc.interp.machine import Machine
-from mstarc.ir.core import Context
+from mstarc.ir.declarations import Context
 
 
 @dataclass(slots=True)

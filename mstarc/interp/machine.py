@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mstarc.ir.core import OpDecl
+from mstarc.ir.declarations import OpDecl
 from mstarc.ir.types import Type
 
 

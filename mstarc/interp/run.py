@@ -40,10 +40,10 @@ from mstarc.ir.core import (
     Sample,
     Send,
     Stop,
-    Stream,
     Together,
     When,
 )
+from mstarc.ir.declarations import Stream
 from mstarc.ir.fold import ABSENT, field_of
 from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Tensor

@@ -9,7 +9,8 @@ from typing import Any
 from mstarc.interp.errors import ExecutionError, RequestRefused
 from mstarc.interp.machine import Machine
 from mstarc.interp.streams import ChunkHandle, LiveStream
-from mstarc.ir.core import Param, Program, Value
+from mstarc.ir.core import Program, Value
+from mstarc.ir.declarations import Param
 from mstarc.ir.fold import ABSENT, FoldError, field_of, fold
 from mstarc.ir.types import Enum, Expr, Ref, Scalar, Struct, Tensor, Type, ValueId
 

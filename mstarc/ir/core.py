@@ -1,4 +1,4 @@
-"""The IR of one model: declarations, walks and request programs. Control is structure (regions nest); values are SSA.
+"""The IR of one model: walks and request programs over what `declarations` holds. Control is structure (regions nest); values are SSA.
 
 Spans never take part in equality, so moving a line changes no digest. `Value.name` is the pretty name that generated code and
 dumps use; it is unique within its walk or request (`token`, `token_2`, ...).
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from mstarc.ir.declarations import Cache, Config, Context, ExternDecl, Let, Node, Param, Sampler, Stream
 from mstarc.ir.types import Expr, Phase, Type, ValueId
 from mstarc.source import NOWHERE, Span
 
@@ -26,6 +27,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Block:
+    """Operations in order; each may read what those before it and around it have bound."""
+
     ops: tuple[Op, ...] = ()
 
 
@@ -179,6 +182,8 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Send:
+    """`send value -> stream`: one item, which waits for room. Without a consumer in the same `together` it does nothing."""
+
     value: Expr
     stream: str
     span: Span = field(default=NOWHERE, compare=False, repr=False)
@@ -205,6 +210,8 @@ class ForChunks:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
+    """`fork target from source`: target becomes a copy of source; neither sees what is written to the other later."""
+
     target: str
     source: str
     span: Span = field(default=NOWHERE, compare=False, repr=False)
@@ -212,6 +219,8 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
+    """`drop contexts`: they are empty again."""
+
     contexts: tuple[str, ...]
     span: Span = field(default=NOWHERE, compare=False, repr=False)
 
@@ -231,6 +240,8 @@ class CallWalk:
 
 @dataclass(frozen=True, slots=True)
 class If:
+    """`if cond { } else { }` of a request program (host)."""
+
     cond: Expr
     then: Block
     other: Block = Block()
@@ -265,6 +276,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Together:
+    """Arms that run at the same time. It ends when all have."""
+
     arms: tuple[Arm, ...]
     span: Span = field(default=NOWHERE, compare=False, repr=False)
 
@@ -302,161 +315,13 @@ Op: TypeAlias = (
     | Require
 )
 
-# ------------------------------------------------------------------------------------------------------------ declarations
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """A compile-time constant. `path` (`llm.vocab_size`) is read from the YAML's `config:` section or the checkpoint; else `expr`."""
-
-    name: str
-    path: str = ""
-    expr: Expr | None = None
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """Per request. low/high are inclusive; no default = required."""
-
-    name: str
-    type: Type
-    low: Expr | None = None
-    high: Expr | None = None
-    default: Expr | None = None
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Let:
-    name: str
-    expr: Expr
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A parameter or output of an op or extern."""
-
-    name: str
-    type: Type
-    host: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExternDecl:
-    name: str
-    params: tuple[Port, ...]
-    results: tuple[Port, ...]
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """A paged KV geometry."""
-
-    name: str
-    layers: Expr
-    heads: Expr
-    kv_heads: Expr
-    head_dim: Expr
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    name: str
-    cache: str
-    max: Expr | None = None
-    when: Expr | None = None
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampler:
-    """settings: temperature top_k top_p repetition_penalty min_tokens ends suppress suppress_first, in declaration order.
-
-    A bare name is the param of that name. `over` is the context whose ids count for the repetition penalty besides own draws.
-    """
-
-    name: str
-    settings: tuple[tuple[str, Expr], ...]
-    over: str = ""
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class OpAttrs:
-    attend: Literal["", "causal", "full"] = ""
-    positions: Literal["", "seq", "same", "at"] = ""
-    at: Expr | None = None
-    advance: Expr | None = None
-    takes: Expr | None = None
-    frozen: bool = False
-    cross: bool = False
-    random: bool = False
-    samples: str = ""
-    batch: Literal["", "pack", "stack"] = ""
-    batch_max: Expr | None = None
-    graph: str = ""
-    graph_low: Expr | None = None
-    graph_high: Expr | None = None
-    async_off: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OpDecl:
-    name: str
-    params: tuple[Port, ...]
-    results: tuple[Port, ...]
-    attrs: OpAttrs
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    name: str
-    type: Type
-    init: Expr
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """kind `transformer` (on `cache`) or `stateless` (precision `""`, `fp32`, ...). `weights` names the node it shares with."""
-
-    name: str
-    kind: Literal["transformer", "stateless"]
-    cache: str = ""
-    precision: str = ""
-    weights: str = ""
-    ops: tuple[OpDecl, ...] = ()
-    states: tuple[State, ...] = ()
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """policy: fixed(size) | sliding_window(size, stride) | left_context(chunk, left) | phrase(cut, max): args by name.
-
-    For `phrase`, args hold (`cut`, Lit(extern name)) and (`max`, K). `where` is an expression over `Ref("dim", "item")`.
-    at_end: "" drop partial pad:zero pad:repeat.
-    """
-
-    name: str
-    item: Type
-    policy: Literal["fixed", "sliding_window", "left_context", "phrase"]
-    args: tuple[tuple[str, Expr], ...]
-    capacity: Expr
-    where: Expr | None = None
-    at_end: str = ""
-    after_end_empty: bool = False
-    overlap_ok: bool = False
-    span: Span = field(default=NOWHERE, compare=False, repr=False)
+# -------------------------------------------------------------------------------------------------------------------- model
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
+    """A result of a walk: the value that `return` names, of the declared type."""
+
     name: str
     type: Type
     value: ValueId
@@ -464,6 +329,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
+    """params may be host or device values, as their phase says."""
+
     name: str
     params: tuple[Value, ...]
     outputs: tuple[Output, ...]

@@ -19,9 +19,7 @@ from mstarc.ir.core import (
     Loop,
     Next,
     Noise,
-    OpDecl,
     Par,
-    Port,
     Program,
     Request,
     Require,
@@ -31,6 +29,7 @@ from mstarc.ir.core import (
     Together,
     When,
 )
+from mstarc.ir.declarations import OpDecl, Port
 from mstarc.ir.types import Apply, Chunk, Expr, FieldOf, Lit, Ref, Tensor, Var
 from mstarc.ir.verify_sites import Site, Visible
 from mstarc.ir.visit import every_expr, exprs_of, parts_of, vars_of

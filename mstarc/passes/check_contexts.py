@@ -19,10 +19,10 @@ from mstarc.ir.core import (
     Invoke,
     Loop,
     Op,
-    OpDecl,
     Program,
     Together,
 )
+from mstarc.ir.declarations import OpDecl
 from mstarc.ir.types import Lit
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.effects import Names

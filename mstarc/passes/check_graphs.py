@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
-from mstarc.ir.core import OpDecl, Program
+from mstarc.ir.core import Program
+from mstarc.ir.declarations import OpDecl
 from mstarc.passes.ranges import Ranges, shown
 
 

@@ -22,9 +22,9 @@ from mstarc.ir.core import (
     Op,
     Program,
     Send,
-    Stream,
     Walk,
 )
+from mstarc.ir.declarations import Stream
 from mstarc.ir.types import Apply, Expr, FieldOf, Index, Ref, Tensor, ValueId, Var
 from mstarc.ir.visit import blocks_of, every_op, parts_of
 from mstarc.passes.check_streams import stream_policy

@@ -6,7 +6,8 @@ from math import inf
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
-from mstarc.ir.core import Param, Program
+from mstarc.ir.core import Program
+from mstarc.ir.declarations import Param
 from mstarc.ir.types import Enum, Expr, Lit, Ref, Scalar
 from mstarc.passes.ranges import Interval, Ranges, leaves, shown
 

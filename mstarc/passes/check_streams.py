@@ -11,7 +11,8 @@ from math import inf
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label, Rule
-from mstarc.ir.core import ForChunks, Next, Program, Stream
+from mstarc.ir.core import ForChunks, Next, Program
+from mstarc.ir.declarations import Stream
 from mstarc.ir.types import Expr
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Names

@@ -18,15 +18,14 @@ from mstarc.ir.core import (
     Fork,
     Invoke,
     Next,
-    Node,
     Noise,
     Op,
-    OpDecl,
     Program,
     Sample,
     Send,
     Walk,
 )
+from mstarc.ir.declarations import Node, OpDecl
 from mstarc.ir.visit import every_op
 from mstarc.source import Span
 

@@ -26,7 +26,6 @@ from mstarc.ir.core import (
     Loop,
     Noise,
     Op,
-    OpDecl,
     Program,
     Sample,
     Send,
@@ -34,6 +33,7 @@ from mstarc.ir.core import (
     Value,
     Walk,
 )
+from mstarc.ir.declarations import OpDecl
 from mstarc.ir.types import Binary, Expr, Index, Lit, Ref, Tensor, Type, ValueId, Var
 from mstarc.ir.visit import every_expr, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names

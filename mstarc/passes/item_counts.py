@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from math import inf
 
-from mstarc.ir.core import Block, CallWalk, ForChunks, ForParts, If, Loop, Op, Program, Send, Stop, When
+from mstarc.ir.core import (
+    Block,
+    CallWalk,
+    ForChunks,
+    ForParts,
+    If,
+    Loop,
+    Op,
+    Program,
+    Send,
+    Stop,
+    When,
+)
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.ranges import Ranges
 

@@ -23,10 +23,10 @@ from mstarc.ir.core import (
     Par,
     Send,
     Stop,
-    Stream,
     Together,
     When,
 )
+from mstarc.ir.declarations import Stream
 from mstarc.ir.fold import ABSENT, FoldError, fold
 from mstarc.ir.types import Binary, Expr, Unary, Var
 from mstarc.ir.visit import every_op

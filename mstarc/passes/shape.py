@@ -14,7 +14,8 @@ from typing import Any
 from mstarc.interp.errors import RequestRefused
 from mstarc.interp.hash_machine import HashMachine
 from mstarc.interp.scope import RequestScope
-from mstarc.ir.core import ForParts, If, Param, Program, Request, When
+from mstarc.ir.core import ForParts, If, Program, Request, When
+from mstarc.ir.declarations import Param
 from mstarc.ir.fold import FoldError, field_of, fold
 from mstarc.ir.types import Apply, Binary, Enum, Expr, Lit, Media, Parts, Ref, Scalar, Type, ValueId
 from mstarc.ir.visit import every_expr, every_op

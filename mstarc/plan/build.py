@@ -8,7 +8,16 @@ from msgspec import to_builtins
 
 from mstarc import __version__
 from mstarc.binding_file import Binding
-from mstarc.ir.core import CallWalk, Extern, Invoke, Loop, OpAttrs, OpDecl, Port, Program, Request, Stream, Walk
+from mstarc.ir.core import (
+    CallWalk,
+    Extern,
+    Invoke,
+    Loop,
+    Program,
+    Request,
+    Walk,
+)
+from mstarc.ir.declarations import OpAttrs, OpDecl, Port, Stream
 from mstarc.ir.text import print_expr, print_type, print_walk
 from mstarc.ir.types import Expr, Var
 from mstarc.ir.visit import every_op

@@ -13,7 +13,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from mstarc.ir.core import Invoke, Node, Program
+from mstarc.ir.core import Invoke, Program
+from mstarc.ir.declarations import Node
 from mstarc.ir.types import Ref, Tensor
 from mstarc.ir.visit import every_op
 from mstarc.passes.shape import Shape

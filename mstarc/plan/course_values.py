@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
-from mstarc.ir.core import Extern, Gather, Invoke, OpDecl, Port, Program, Value
+from mstarc.ir.core import Extern, Gather, Invoke, Program, Value
+from mstarc.ir.declarations import OpDecl, Port
 from mstarc.ir.fold import FoldError, fold
 from mstarc.ir.types import (
     Apply,

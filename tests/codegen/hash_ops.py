@@ -14,7 +14,8 @@ import numpy as np
 from mstarc.interp import HashMachine
 from mstarc.interp.hash_machine import Box, Row
 from mstarc.interp.machine import DrawKey, OpRun, SamplerState
-from mstarc.ir.core import OpDecl, Program
+from mstarc.ir.core import Program
+from mstarc.ir.declarations import OpDecl
 from mstarc.ir.types import Lit, Tensor, Type
 from mstarc_runtime.abi.formula import evaluate
 from mstarc_runtime.abi.linked import Linked

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from mstarc.interp.machine import OpRun
-from mstarc.ir.core import OpDecl, Program
+from mstarc.ir.core import Program
+from mstarc.ir.declarations import OpDecl
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import Geometry, PagedPool

@@ -7,7 +7,8 @@ import pytest
 from mstarc.binding import Bound, check_binding, read_binding, with_config
 from mstarc.binding_file import Binding
 from mstarc.diagnostics.core import Collector
-from mstarc.ir.core import Block, Config, ExternDecl, Node, Program, Request, Value
+from mstarc.ir.core import Block, Program, Request, Value
+from mstarc.ir.declarations import Config, ExternDecl, Node
 from mstarc.ir.types import ListOf, Lit, Scalar, ValueId
 from mstarc.source import SourceFile
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mstarc.ir import core
+from mstarc.ir import core, declarations
 from mstarc.ir import types as ir_types
 from mstarc.ir.text.expressions import STRENGTH
 
@@ -48,7 +48,7 @@ NEVER_EMPTY = {("Next", "streams"), ("ForChunks", "streams"), ("ForChunks", "ite
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, vars(core) | vars(ir_types))
+    return typing.get_type_hints(kind, vars(core) | vars(declarations) | vars(ir_types))
 
 
 class Builder:

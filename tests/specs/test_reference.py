@@ -16,7 +16,7 @@ from mstarc.diagnostics.core import Collector
 from mstarc.diagnostics.rules import RULES, rule_state
 from mstarc.diagnostics.text import render_all
 from mstarc.frontend import load_text
-from mstarc.ir import core
+from mstarc.ir import declarations
 from mstarc.ir.types import DTYPES, MODALITIES, SCALARS
 from mstarc.plan import rules as plan_rules
 from mstarc.plan.placement import parse_placement
@@ -116,7 +116,7 @@ def test_attributes_are_those_of_the_grammar() -> None:
 @pytest.mark.parametrize("word", ["attend", "positions", "batch"])
 def test_choices_of_an_attribute_are_those_of_the_ir(word: str) -> None:
     listed = {form.split()[1] for form in attribute_words() if form.split()[0] == word}
-    assert listed == {choice for choice in get_args(get_type_hints(core.OpAttrs)[word]) if choice}
+    assert listed == {choice for choice in get_args(get_type_hints(declarations.OpAttrs)[word]) if choice}
 
 
 @pytest.mark.parametrize("form", sorted({form for form in attribute_words() if not form.startswith("advance")}))
@@ -155,7 +155,7 @@ def policy(form: str) -> Policy:
 
 
 def test_policies_are_those_of_the_ir() -> None:
-    known = set(get_args(get_type_hints(core.Stream)["policy"]))
+    known = set(get_args(get_type_hints(declarations.Stream)["policy"]))
     pictured = {quoted(row[0])[0].split("(")[0] for row in table("Streams", "policy")}
     assert pictured == known
     assert {row[0].split("(")[0].strip("`") for row in capacities()} == known

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mstarc.ir.core import (
+from mstarc.ir.core import Output, Program, Request, Walk
+from mstarc.ir.declarations import (
     Cache,
     Config,
     Context,
@@ -17,15 +18,11 @@ from mstarc.ir.core import (
     Node,
     OpAttrs,
     OpDecl,
-    Output,
     Param,
     Port,
-    Program,
-    Request,
     Sampler,
     State,
     Stream,
-    Walk,
 )
 from mstarc.ir.errors import IrTextError
 from mstarc.ir.text.lexer import Cursor

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir import core
+from mstarc.ir import core, declarations
 from mstarc.ir.types import Expr, Phase, Ref, Type, Var
 from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.declarations import Declarations
@@ -274,7 +274,7 @@ class Body(ABC):
             self.report.report(rules.MC507, message, access.span, help="delete the clause")
 
     def arguments(
-        self, matcher: Matcher, ports: Sequence[core.Port], tree: ast.Call, all_due: bool = False
+        self, matcher: Matcher, ports: Sequence[declarations.Port], tree: ast.Call, all_due: bool = False
     ) -> list[Typed | None] | None:
         """Lower and check the arguments of a call against its ports, in order; None if they are not as many."""
         arranged = matcher.arrange(ports, tree.args, all_due)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Label
-from mstarc.ir import core
+from mstarc.ir import declarations
 from mstarc.ir.types import Enum, Expr, Media, Parts, Scalar, Struct, Tensor, Type
 from mstarc.passes.lower.dims import Dims, map_dims, substituted
 from mstarc.passes.lower.expressions import Expressions
@@ -32,7 +32,7 @@ class Matcher:
     # -------------------------------------------------------------------------------------------------------------- arity
 
     def arrange(
-        self, ports: Sequence[core.Port], args: Sequence[ast.Arg], all_due: bool = False
+        self, ports: Sequence[declarations.Port], args: Sequence[ast.Arg], all_due: bool = False
     ) -> list[ast.Expr | None] | None:
         """One tree per port, None for an optional port left out (unless all are due); None, and MC004, if they do not fit."""
         placed: dict[str, ast.Expr] = {}
@@ -59,7 +59,9 @@ class Matcher:
             return None
         return [placed.get(name) for name in names]
 
-    def _wrong_count(self, ports: Sequence[core.Port], args: Sequence[ast.Arg], missing: Sequence[str] = ()) -> None:
+    def _wrong_count(
+        self, ports: Sequence[declarations.Port], args: Sequence[ast.Arg], missing: Sequence[str] = ()
+    ) -> None:
         given = len(args)
         split = given > len(ports) and any(isinstance(arg.value, ast.Call) and arg.value.access for arg in args)
         signature = ", ".join(f"{port.name}: {'host ' if port.host else ''}{type_text(port.type)}" for port in ports)
@@ -76,7 +78,7 @@ class Matcher:
 
     # --------------------------------------------------------------------------------------------------------- one argument
 
-    def check(self, port: core.Port, arg: Typed) -> None:
+    def check(self, port: declarations.Port, arg: Typed) -> None:
         """One argument against its port: phase, absence, type. An argument without a type has had its error."""
         if arg.type is None:
             return

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from mstarc.ir import core
+from mstarc.ir import declarations
 from mstarc.ir.types import Expr, Lit, Ref, Tensor, Type
 from mstarc.passes.lower.dims import Dims, substituted
 
 _WHOLE = ("drop", "pad:zero", "pad:repeat")  # ends after which no chunk is shorter than the others
 
 
-def is_single(stream: core.Stream) -> bool:
+def is_single(stream: declarations.Stream) -> bool:
     """Whether a chunk is one item, bare: `fixed(1)`."""
     return stream.policy == "fixed" and dict(stream.args).get("size") == Lit(1)
 
 
-def item_type(stream: core.Stream, dims: Dims) -> Type:
+def item_type(stream: declarations.Stream, dims: Dims) -> Type:
     """One item. Its free dims may differ from item to item, so they are new in each taking."""
     bound: dict[str, Expr] = {}
 
@@ -24,7 +24,7 @@ def item_type(stream: core.Stream, dims: Dims) -> Type:
     return substituted(stream.item, fresh)
 
 
-def chunk_type(stream: core.Stream, dims: Dims) -> Type:
+def chunk_type(stream: declarations.Stream, dims: Dims) -> Type:
     """What one taking gives: the item, or items stacked along a new dim 0."""
     item = item_type(stream, dims)
     if is_single(stream) or not isinstance(item, Tensor):
@@ -32,7 +32,7 @@ def chunk_type(stream: core.Stream, dims: Dims) -> Type:
     return Tensor(item.dtype, (_length(stream, dims), *item.dims))
 
 
-def _length(stream: core.Stream, dims: Dims) -> Expr:
+def _length(stream: declarations.Stream, dims: Dims) -> Expr:
     args = dict(stream.args)
     if stream.policy in ("fixed", "sliding_window") and (stream.at_end in _WHOLE or stream.at_end == ""):
         return args["size"]

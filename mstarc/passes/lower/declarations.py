@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
-from mstarc.ir import core
+from mstarc.ir import core, declarations
 from mstarc.ir.types import Enum, Expr, Ref, Scalar, Type
 from mstarc.passes.lower.dims import Dims
 from mstarc.passes.lower.expressions import path_text
@@ -47,7 +47,7 @@ class Declarations:
         self.report = report
         self.known = Known(self._meaning, given or {})
         self.types = WrittenTypes(symbols, report, self.known)
-        self._valued: dict[str, core.Config | core.Param | core.Let] = {}
+        self._valued: dict[str, declarations.Config | declarations.Param | declarations.Let] = {}
 
     def of(self, kind: type[D]) -> list[D]:
         """The declarations of one kind, in order, that own their name."""
@@ -105,9 +105,9 @@ class Declarations:
         self._shared_weights()
         return core.Program(
             model=self.model.name.text,
-            configs=tuple(value for value in found if isinstance(value, core.Config)),
-            params=tuple(value for value in found if isinstance(value, core.Param)),
-            lets=tuple(value for value in found if isinstance(value, core.Let)),
+            configs=tuple(value for value in found if isinstance(value, declarations.Config)),
+            params=tuple(value for value in found if isinstance(value, declarations.Param)),
+            lets=tuple(value for value in found if isinstance(value, declarations.Let)),
             externs=externs,
             caches=tuple(cache for decl in self.of(ast.Cache) if (cache := resources.cache(decl)) is not None),
             contexts=tuple(c for decl in self.of(ast.Context) for c in resources.contexts(decl)),
@@ -117,13 +117,13 @@ class Declarations:
             span=self.model.span,
         )
 
-    def _extern(self, decl: ast.Extern, nodes: NodeReader) -> core.ExternDecl:
+    def _extern(self, decl: ast.Extern, nodes: NodeReader) -> declarations.ExternDecl:
         params = nodes.ports(decl.params, host=False, tensors=False)
         if isinstance(decl.results, tuple):
             results = nodes.ports(decl.results, host=False, tensors=False)
         else:
-            results = (core.Port("result", self.types.read(decl.results) or INT),)
-        return core.ExternDecl(decl.name.text, params, results, span=decl.span)
+            results = (declarations.Port("result", self.types.read(decl.results) or INT),)
+        return declarations.ExternDecl(decl.name.text, params, results, span=decl.span)
 
     def _shared_weights(self) -> None:
         """`weights of` goes to a node that has its own."""
@@ -180,20 +180,20 @@ class Declarations:
                     message, help_text = "a `let` gives one name a value", "write one `let` a name"
                     self.report.report(rules.MC004, message, decl.names[1].span, help=help_text)
                 self._remember("let", name, value)
-                self._valued[name] = core.Let(name, value.expr, span=decl.span)
+                self._valued[name] = declarations.Let(name, value.expr, span=decl.span)
 
     def _remember(self, scope: str, name: str, value: Typed) -> None:
         self.symbols.types[name] = value.type
         self.symbols.values[scope, name] = value.expr
 
-    def _config(self, decl: ast.Entry) -> core.Config:
+    def _config(self, decl: ast.Entry) -> declarations.Config:
         name, value = decl.name.text, decl.value
         if isinstance(value, ast.Path) and len(value.names) > 1:
             self.known.paths[name] = path_text(value)
-            return core.Config(name, path=path_text(value), span=decl.span)
+            return declarations.Config(name, path=path_text(value), span=decl.span)
         found = self.types.plain.host(value, f"config `{name}`")
         self._remember("config", name, found)
-        return core.Config(name, expr=found.expr, span=decl.span)
+        return declarations.Config(name, expr=found.expr, span=decl.span)
 
     # -------------------------------------------------------------------------------------------------------------- params
 
@@ -206,7 +206,7 @@ class Declarations:
             kind = None
         return kind if kind is not None else INT
 
-    def _param(self, decl: ast.Param) -> core.Param:
+    def _param(self, decl: ast.Param) -> declarations.Param:
         name, kind = decl.name.text, self.symbols.types[decl.name.text]
         assert kind is not None
         plain = self.types.plain
@@ -217,7 +217,7 @@ class Declarations:
             span = decl.low.span.to(decl.high.span) if decl.high is not None else decl.low.span
             self.report.report(rules.MC007, f"`{name}` is {type_text(kind)}, which has no range", span)
         default = None if decl.default is None else self._default(decl.default, name, kind)
-        return core.Param(name, kind, ends[0], ends[1], default, span=decl.span)
+        return declarations.Param(name, kind, ends[0], ends[1], default, span=decl.span)
 
     def _default(self, tree: ast.Expr, name: str, kind: Type) -> Expr:
         found = self.types.plain.host(tree, f"the default of `{name}`", kind)

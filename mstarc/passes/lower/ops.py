@@ -8,7 +8,7 @@ from typing import Any
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Label
-from mstarc.ir import core
+from mstarc.ir import declarations
 from mstarc.ir.types import Expr, Lit, Ref, Type
 from mstarc.passes.lower.dims import free_dims
 from mstarc.passes.lower.symbols import nearest
@@ -29,7 +29,7 @@ class NodeReader:
         self._symbols = types.symbols
         self._report = types.report
 
-    def node(self, decl: ast.Node) -> core.Node:
+    def node(self, decl: ast.Node) -> declarations.Node:
         """One node; what is wrong with it is reported."""
         cache, precision = "", ""
         if decl.kind == "transformer" and decl.of is not None and self._symbols.find(decl.of, "cache") is not None:
@@ -40,7 +40,7 @@ class NodeReader:
                 self._symbols.setting(decl.of, "`stateless(...)`", PRECISIONS)
         if decl.weights is not None:
             self._symbols.find(decl.weights, "node")
-        return core.Node(
+        return declarations.Node(
             decl.name.text,
             decl.kind,
             cache,
@@ -69,17 +69,17 @@ class NodeReader:
                 kept[name.text] = part
         return list(kept.values())
 
-    def _state(self, decl: ast.State) -> core.State:
+    def _state(self, decl: ast.State) -> declarations.State:
         kind = self._types.read(decl.type, tensors=True) or BOOL
         init = self._types.plain.host(decl.init, "an initial state", kind)
-        return core.State(decl.name.text, kind, init.expr, span=decl.span)
+        return declarations.State(decl.name.text, kind, init.expr, span=decl.span)
 
     # ---------------------------------------------------------------------------------------------------------------- ops
 
-    def ports(self, fields: Sequence[ast.PortDef], host: bool, tensors: bool) -> tuple[core.Port, ...]:
+    def ports(self, fields: Sequence[ast.PortDef], host: bool, tensors: bool) -> tuple[declarations.Port, ...]:
         """Parameters or results; names are unique among themselves. host: whether a port may be marked so."""
         seen: set[str] = set()
-        ports: list[core.Port] = []
+        ports: list[declarations.Port] = []
         for field in fields:
             name = field.name
             if name.text in seen:
@@ -88,10 +88,10 @@ class NodeReader:
             if not host:
                 self._types.no_host(field)
             kind = self._types.read(field.type, tensors)
-            ports.append(core.Port(name.text, kind if kind is not None else INT, field.host and host))
+            ports.append(declarations.Port(name.text, kind if kind is not None else INT, field.host and host))
         return tuple(ports)
 
-    def _op(self, decl: ast.Op, node: ast.Node) -> core.OpDecl:
+    def _op(self, decl: ast.Op, node: ast.Node) -> declarations.OpDecl:
         scope = self._types.scope
         outer = scope.free
         hosts = {field.name.text for field in decl.params if field.host}
@@ -104,9 +104,11 @@ class NodeReader:
         self._device_dims(decl, params, results)
         attrs = self._attributes(decl, node)
         scope.free = outer
-        return core.OpDecl(decl.name.text, params, results, attrs, span=decl.span)
+        return declarations.OpDecl(decl.name.text, params, results, attrs, span=decl.span)
 
-    def _device_dims(self, decl: ast.Op, params: Sequence[core.Port], results: Sequence[core.Port]) -> None:
+    def _device_dims(
+        self, decl: ast.Op, params: Sequence[declarations.Port], results: Sequence[declarations.Port]
+    ) -> None:
         """A dim that has the name of a parameter is that parameter, which must then be a host value."""
         dims = {name for port in (*params, *results) for name in free_dims(port.type)}
         for field, port in zip(decl.params, params, strict=True):
@@ -117,7 +119,7 @@ class NodeReader:
 
     # --------------------------------------------------------------------------------------------------------- attributes
 
-    def _attributes(self, decl: ast.Op, node: ast.Node) -> core.OpAttrs:
+    def _attributes(self, decl: ast.Op, node: ast.Node) -> declarations.OpAttrs:
         title = f"`{node.name.text}.{decl.name.text}`"
         found: dict[str, Any] = {}
         said: dict[str, ast.Attr] = {}
@@ -133,7 +135,7 @@ class NodeReader:
                 self._report.report(rules.MC013, message, attr.span, help="delete it", subject=attr.word)
                 continue
             self._attribute(attr, title, found)
-        attrs = core.OpAttrs(**found)
+        attrs = declarations.OpAttrs(**found)
         return self._completed(attrs, decl, title) if node.kind == "transformer" else attrs
 
     def _attribute(self, attr: ast.Attr, title: str, found: dict[str, Any]) -> None:
@@ -169,7 +171,7 @@ class NodeReader:
             case _:
                 found["async_off"] = True
 
-    def _completed(self, attrs: core.OpAttrs, decl: ast.Op, title: str) -> core.OpAttrs:
+    def _completed(self, attrs: declarations.OpAttrs, decl: ast.Op, title: str) -> declarations.OpAttrs:
         """What an op on a cache must say: how it attends, how many entries it takes, how `at` advances."""
         if not attrs.attend and not any(attr.word == "attend" for attr in decl.attrs):
             message = f"op {title} does not say how it attends"

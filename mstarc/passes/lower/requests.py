@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir import core
+from mstarc.ir import core, declarations
 from mstarc.ir.types import MODALITIES, Expr, Media, Parts, Phase, Scalar, Type
 from mstarc.passes.lower.body import Body
 from mstarc.passes.lower.calls import Matcher
@@ -242,13 +242,17 @@ class RequestBody(Body):
             self.ops.append(core.CallWalk(walk.name.text, passed, tuple(made), span=tree.span))
         return made
 
-    def _signature(self, walk: ast.Walk) -> tuple[list[core.Port], list[core.Port]] | None:
+    def _signature(self, walk: ast.Walk) -> tuple[list[declarations.Port], list[declarations.Port]] | None:
         """Parameters and results of a walk; None if a type is unknown, which is reported where the walk is lowered."""
         quiet = self.declarations.quiet()
         dims = Dims(self.declarations.known)
         params, results = quiet.signature(walk.params, dims), quiet.outputs(walk.results, dims)
         ports = [
-            [core.Port(field.name.text, kind) for field, kind in zip(fields, kinds, strict=True) if kind is not None]
+            [
+                declarations.Port(field.name.text, kind)
+                for field, kind in zip(fields, kinds, strict=True)
+                if kind is not None
+            ]
             for fields, kinds in ((walk.params, params), (walk.results, results))
         ]
         known = len(ports[0]) == len(params) and len(ports[1]) == len(results)

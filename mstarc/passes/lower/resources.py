@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Label
-from mstarc.ir import core
+from mstarc.ir import declarations
 from mstarc.ir.fold import ID_LISTS
 from mstarc.ir.types import Expr, Lit, Range, Tensor, Type
 from mstarc.passes.lower.symbols import nearest
@@ -29,7 +29,7 @@ _ENDS = ("drop", "partial", "pad(zero)", "pad(repeat)")
 class Resources:
     """Lowers what walks use besides ops."""
 
-    def __init__(self, types: WrittenTypes, externs: Mapping[str, core.ExternDecl]) -> None:
+    def __init__(self, types: WrittenTypes, externs: Mapping[str, declarations.ExternDecl]) -> None:
         self._types = types
         self._plain = types.plain
         self._symbols = types.symbols
@@ -38,7 +38,7 @@ class Resources:
 
     # ------------------------------------------------------------------------------------------------- caches and contexts
 
-    def cache(self, decl: ast.Cache) -> core.Cache | None:
+    def cache(self, decl: ast.Cache) -> declarations.Cache | None:
         if decl.layout.text != "kv":
             self._symbols.unknown(decl.layout, "kind of cache", ("kv",))
             return None
@@ -46,7 +46,7 @@ class Resources:
         if found is None:
             return None
         layers, heads, kv_heads, head_dim = (self._plain.number(found[name], f"`{name}`").expr for name in _CACHE)
-        return core.Cache(decl.name.text, layers, heads, kv_heads, head_dim, span=decl.span)
+        return declarations.Cache(decl.name.text, layers, heads, kv_heads, head_dim, span=decl.span)
 
     def _by_name(
         self, args: Sequence[ast.Arg], names: Sequence[str], what: str, at: Span
@@ -73,18 +73,18 @@ class Resources:
             self._report.report(rules.MC013, f"{what} does not say {lacks}", at, help=f"add `{missing[0]} = ...`")
         return found if fine and not missing else None
 
-    def contexts(self, decl: ast.Context) -> list[core.Context]:
+    def contexts(self, decl: ast.Context) -> list[declarations.Context]:
         """The contexts that one declaration names."""
         self._symbols.find(decl.cache, "cache")
         most = None if decl.max is None else self._plain.number(decl.max, "the `max` of a context").expr
         when = None if decl.when is None else self._plain.condition(decl.when, "the `when` of a context").expr
         names = [name for name in decl.names if self._symbols.owns(name, decl)]
         once = dict.fromkeys(name.text for name in names)
-        return [core.Context(name, decl.cache.text, most, when, span=decl.span) for name in once]
+        return [declarations.Context(name, decl.cache.text, most, when, span=decl.span) for name in once]
 
     # ------------------------------------------------------------------------------------------------------------ samplers
 
-    def sampler(self, decl: ast.Sampler) -> core.Sampler:
+    def sampler(self, decl: ast.Sampler) -> declarations.Sampler:
         settings: dict[str, Expr] = {}
         over = ""
         for setting in decl.settings:
@@ -103,7 +103,7 @@ class Resources:
                 message = f"sampler `{decl.name.text}` sets `{one}` without `{other}`"
                 help_text = "`min_tokens = N, ends = ID` keeps those ids from the first N draws"
                 self._report.report(rules.MC013, message, decl.name.span, subject=decl.name.text, help=help_text)
-        return core.Sampler(decl.name.text, tuple(settings.items()), over, span=decl.span)
+        return declarations.Sampler(decl.name.text, tuple(settings.items()), over, span=decl.span)
 
     def _over(self, setting: ast.Setting, context: ast.Name) -> str:
         if setting.name.text != "repetition_penalty":
@@ -133,7 +133,7 @@ class Resources:
 
     # ------------------------------------------------------------------------------------------------------------- streams
 
-    def stream(self, decl: ast.Stream) -> core.Stream | None:
+    def stream(self, decl: ast.Stream) -> declarations.Stream | None:
         item = self._types.read(decl.type, tensors=True)
         where = None if decl.where is None else self._where(decl.where, item)
         args = self._policy(decl)
@@ -148,7 +148,7 @@ class Resources:
             self._report.report(rules.MC007, message, decl.type.span)
         if args is None or item is None:
             return None
-        return core.Stream(
+        return declarations.Stream(
             decl.name.text,
             item,
             decl.policy.text,  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mstarc.diagnostics import rules
-from mstarc.ir import core
+from mstarc.ir import core, declarations
 from mstarc.ir.types import DTYPES, Chunk, Tensor, Type
 from mstarc.passes.lower.body import Body
 from mstarc.passes.lower.calls import Matcher
@@ -103,7 +103,7 @@ class WalkCalls(Body):
         dims = [self.expressions.number(i, "a dim").expr for i in indices if not isinstance(i, ast.Slice)]
         return Tensor(path_text(base), tuple(dims))
 
-    def stream(self, tree: ast.Expr) -> core.Stream | None:
+    def stream(self, tree: ast.Expr) -> declarations.Stream | None:
         """The stream that an expression names."""
         if not isinstance(tree, ast.Path) or len(tree.names) != 1:
             self.report.report(rules.MC002, "the name of a stream is due here", tree.span)
@@ -127,7 +127,7 @@ class WalkCalls(Body):
             self.ops.append(core.Next(tuple(stream.name for stream in known), tuple(results), span=tree.span))
         return results
 
-    def _chunk(self, stream: core.Stream) -> Type | None:
+    def _chunk(self, stream: declarations.Stream) -> Type | None:
         """What `next` gives: the item, or a chunk; absent after the end if the stream says so."""
         kind = chunk_type(stream, self.dims)
         if stream.after_end_empty:
@@ -158,7 +158,7 @@ class WalkCalls(Body):
             self.ops.append(made)
         return results
 
-    def _op(self, tree: ast.Call) -> tuple[core.Node, core.OpDecl] | None:
+    def _op(self, tree: ast.Call) -> tuple[declarations.Node, declarations.OpDecl] | None:
         node_name, op_name = tree.callee.names
         if self.symbols.find(node_name, "node") is None:
             return None
@@ -176,7 +176,7 @@ class WalkCalls(Body):
         return any(context.when is not None for context in self.program.contexts if context.name in reads)
 
     def _contexts(
-        self, node: core.Node, op: core.OpDecl, tree: ast.Call
+        self, node: declarations.Node, op: declarations.OpDecl, tree: ast.Call
     ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """(writes, reads) of a call: as written, or the cache's only context. None after an error."""
         found: dict[str, tuple[str, ...]] = {}
@@ -198,7 +198,7 @@ class WalkCalls(Body):
         return all(found)
 
     def _defaults(
-        self, node: core.Node, op: core.OpDecl, tree: ast.Call, found: dict[str, tuple[str, ...]]
+        self, node: declarations.Node, op: declarations.OpDecl, tree: ast.Call, found: dict[str, tuple[str, ...]]
     ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         call = f"`{path_text(tree.callee)}`"
         reading = op.attrs.frozen or op.attrs.cross
@@ -230,11 +230,11 @@ class WalkCalls(Body):
             return None
         return self._counted(op, tree, found)
 
-    def _needs(self, word: str, op: core.OpDecl) -> bool:
+    def _needs(self, word: str, op: declarations.OpDecl) -> bool:
         return not op.attrs.frozen if word == "writes" else op.attrs.frozen or op.attrs.cross
 
     def _counted(
-        self, op: core.OpDecl, tree: ast.Call, found: dict[str, tuple[str, ...]]
+        self, op: declarations.OpDecl, tree: ast.Call, found: dict[str, tuple[str, ...]]
     ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """A frozen op reads one context, and one more as the source of its cross-attention."""
         reads, due = found.get("reads", ()), op.attrs.frozen + op.attrs.cross

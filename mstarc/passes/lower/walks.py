@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
-from mstarc.ir import core
+from mstarc.ir import core, declarations
 from mstarc.ir.types import MODALITIES, Chunk, Enum, Expr, Phase, Ref, Scalar, Tensor, Type, Var
 from mstarc.passes.lower.calls import Matcher
 from mstarc.passes.lower.chunks import chunk_type
@@ -144,7 +144,7 @@ class WalkBody(WalkLoops):
         value = self.expressions.lower(tree.value)
         stream = self.stream(ast.Path((tree.stream,), tree.stream.span))
         if stream is not None:
-            Matcher(self.expressions, stream.name, tree.span).check(core.Port("item", stream.item), value)
+            Matcher(self.expressions, stream.name, tree.span).check(declarations.Port("item", stream.item), value)
             self.ops.append(core.Send(value.expr, stream.name, span=tree.span))
 
     def _parallel(self, body: ast.Block, span: Span) -> None:
