@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mstarc_runtime.abi.levels import Levels
 from mstarc_runtime.errors import RequestFailed
 from mstarc_runtime.memory import room
 
@@ -28,7 +29,7 @@ class Arrays(Protocol):
     device: Any  # of torch; None for numpy
 
     def asarray(self, value: Any) -> Any:
-        """A host value (number, bool, list, numpy array) or an array, as an array of this library on the worker's device."""
+        """A host value (number, bool, list, numpy array, Levels) or an array, as an array of this library on the worker's device."""
         ...
 
     def stack(self, items: Sequence[Any]) -> Any: ...
@@ -126,6 +127,8 @@ class TorchArrays:
             return self._upload(value)
         if isinstance(value, np.ndarray):
             return self._upload(torch.from_numpy(value if value.flags.c_contiguous else value.copy()))
+        if isinstance(value, Levels):
+            return self.asarray(value.levels).float().mul_(value.scale).add_(value.offset)
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from mstarc_runtime.abi.host_math import linspace as linspace
 from mstarc_runtime.abi.host_math import shift as shift
+from mstarc_runtime.abi.levels import Levels
 
 Array: TypeAlias = Any  # torch tensor or numpy array; in a Batch, dim 0 is the row of a request
 Steps: TypeAlias = Generator[Any, Any, tuple[Any, ...]]  # a walk: yields waits, returns the walk's results
@@ -50,9 +51,11 @@ class Part:
 
 
 def plain(value: Any) -> Any:
-    """A value as messages carry it: a Part becomes a dict that names its kind."""
+    """A value as messages carry it: a Part becomes a dict that names its kind, Levels one that holds them."""
     if isinstance(value, Part):
         return {"part": value.kind, **{name: plain(item) for name, item in vars(value).items() if name != "kind"}}
+    if isinstance(value, Levels):
+        return {"levels": value.levels, "scale": value.scale, "offset": value.offset}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -60,6 +63,8 @@ def rich(value: Any) -> Any:
     """The inverse of `plain`."""
     if isinstance(value, dict) and "part" in value:
         return Part(value["part"], **{name: rich(item) for name, item in value.items() if name != "part"})
+    if isinstance(value, dict) and "levels" in value:
+        return Levels(**value)
     return [rich(item) for item in value] if isinstance(value, list) else value
 
 

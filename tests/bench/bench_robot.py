@@ -2,9 +2,9 @@
 
     python -m tests.bench.bench_robot --device cuda:0 --batch 1,8 --repeats 5
 
-pi0.5: three cameras of pixels and 200 prompt ids in, 50 actions out, ten flow steps. V-JEPA 2-AC: eight frames of
-pixels in (the first one is encoded), latents of H imagined frames out, H = 4 and 30. Pixels come as tensors: decoding and tokenizing are
-left out. Prints the median milliseconds from the request to its last value, per request.
+pi0.5: three frames of u8, as the cameras' extern gives those of the tower's size, and 200 prompt ids in, 50 actions out, ten flow
+steps. V-JEPA 2-AC: eight frames of f32 pixels in (the first one is encoded), latents of H imagined frames out, H = 4 and 30. Decoding,
+resizing and tokenizing are left out. Prints the median milliseconds from the request to its last value, per request.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from msgspec.structs import replace
 
 from mstarc.cli.packages import link_package
+from mstarc_runtime.abi.levels import Levels
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.processes import ProcessCluster
@@ -36,7 +37,7 @@ from mstarc_runtime.program import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 PREDICTOR = AcConfig(Stack(1024, 24, 16, 4096, True, NORM_EPS), embed_dim=1408, grid=16, action_dim=7)
-PIXELS = np.random.default_rng(0).standard_normal((3, 3, 224, 224), np.float32)
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 3, 224, 224), np.uint8)
 ENCODER = EncoderConfig(Stack(1408, 40, 22, 6144, True, NORM_EPS), 256, 16, 2, 3)
 
 
@@ -80,7 +81,7 @@ def prompt(task: str, state: Any = None) -> Any:
 
 
 def cameras(images: list[Any]) -> Any:
-    return PIXELS[: len(images)]
+    return Levels(PIXELS[: len(images)], 2 / 255, -1)
 
 
 def clip(video: Any) -> Any:
@@ -147,7 +148,9 @@ async def measure(
 
 async def main(args: argparse.Namespace) -> None:
     images = [Part("image", data=b"") for _ in range(3)]
-    act = [("pi05", "act", {"images": images, "task": "t", "state": np.zeros(32, np.float32)}, {})]
+    act: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+        ("pi05", "act", {"images": images, "task": "t", "state": np.zeros(32, np.float32)}, {})
+    ]
     if "pi05" in args.models:
         await measure(linked("pi05", args.device, {}, ["prompt", "cameras"]), act, args.batch, args.repeats)
     if "vjepa2_ac" in args.models:

@@ -14,6 +14,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
+from mstarc_runtime.abi.levels import Levels
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest, LoadError
 from mstarc_runtime.models.pi05.host import Pi05Host
@@ -156,6 +157,16 @@ def test_cameras(host: Pi05Host) -> None:
     assert got.shape == (4, 3, 56, 56) and got.dtype == np.float32
     wanted = [GOLDEN.tensor("image_preprocess", f"pixels_{k}")[0].numpy() for k in (0, 1, 1, 0)]
     assert np.abs(got - np.stack(wanted)).max() <= 1e-5
+
+
+def test_cameras_of_the_tower_size_stay_bytes(host: Pi05Host) -> None:
+    """The same pixels as of images that have to be resized, and of a batch that holds one of them."""
+    frames = [np.random.default_rng(k).integers(0, 256, (56, 56, 3), np.uint8) for k in range(2)]
+    got, wanted = host.cameras(frames), np.stack([pixels(frame, 56) for frame in frames])
+    assert isinstance(got, Levels) and got.levels.flags.c_contiguous and got.levels.nbytes == wanted.nbytes // 4
+    assert np.abs(np.asarray(got) - wanted).max() <= 2e-7
+    mixed = host.cameras([frames[0], frames[1][:28]])
+    assert isinstance(mixed, np.ndarray) and np.array_equal(mixed[0], wanted[0])
 
 
 PIXEL = np.zeros((1, 1, 3), np.uint8)

@@ -65,7 +65,7 @@ def alone(
     """The same request without a plan."""
     host = Pi05Host.load({"pi05": CHECKPOINT, "tokenizer": Checkpoint(path=package)}, {})
     vision, policy = load(Vision, CHECKPOINT, {}, "cpu"), load(Policy, CHECKPOINT, {}, "cpu")
-    seen = vision.encode(torch.from_numpy(host.cameras(images)))
+    seen = vision.encode(torch.from_numpy(np.asarray(host.cameras(images))))
     engine = TransformerEngine(PagedPool.from_bytes(geometry(policy.config), 1 << 20))
     contexts = look(engine, policy, [(seen, torch.from_numpy(host.prompt(task, state)))])
     noise = torch.as_tensor(np.asarray(normals((10, 8), DrawKey(seed, "flow/x", 0))))
@@ -73,12 +73,13 @@ def alone(
 
 
 async def test_requests_through_the_plan(package: Path) -> None:
-    """One to three cameras, with and without a state, together in one engine: each as by itself."""
+    """One to three cameras, with and without a state, of any size and of the tower's, together in one engine: each as by itself."""
     pictures = [GOLDEN.tensor("image_preprocess", f"image_u8_{k}").numpy() for k in (0, 1, 0)]
     asked = [
         (pictures, "pick up", STATE, 10, 1),
         (pictures[1:2], "put down", None, 5, 2),
         (pictures[:2], "open", STATE, 10, 1),
+        ([np.random.default_rng(7).integers(0, 256, (56, 56, 3), np.uint8)] * 2, "close", None, 5, 3),
     ]
     async with serving(package) as engine:
         runs = [

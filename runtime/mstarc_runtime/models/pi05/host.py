@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mstarc_runtime.abi.levels import Levels
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import BadRequest, LoadError
 from mstarc_runtime.models.media import read_image
 from mstarc_runtime.models.pi05.config import HostConfig, folder_of, read_host
-from mstarc_runtime.models.pi05.images import pixels
+from mstarc_runtime.models.pi05.images import batch
 from mstarc_runtime.models.pi05.observation import bare, observed
 from mstarc_runtime.models.pi05.robot import clean, normalise, prompt_text, unnormalise
 from mstarc_runtime.models.pi05.stats import Stats, read_stats
@@ -84,12 +85,12 @@ class Pi05Host:
             ids = self._encode(prompt_text(task, self._state(state)))
         return np.asarray([self._bos, *ids][: self.config.max_tokens], dtype=np.int64)
 
-    def cameras(self, images: Sequence[Any]) -> NDArray[np.float32]:
+    def cameras(self, images: Sequence[Any]) -> NDArray[np.float32] | Levels:
         """Images of the cameras that are there, in the order of the slots -> f32 [C, 3, size, size]. Raises BadRequest."""
         if not isinstance(images, list | tuple) or not 1 <= len(images) <= MAX_CAMERAS:
             raise BadRequest(f"`images` must be a list of 1 to {MAX_CAMERAS} camera images", "images")
         found = [read_image(image, f"images[{index}]") for index, image in enumerate(images)]
-        return np.stack([pixels(image, self.config.image_size) for image in found])
+        return batch(found, self.config.image_size)
 
     # ------------------------------------------------------------------------------------------------------------- the robot
 

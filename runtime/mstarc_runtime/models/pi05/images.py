@@ -1,13 +1,27 @@
 """Camera images -> pixels of the vision tower: u8 [H, W, 3] -> f32 [3, size, size] in [-1, 1]. No torch.
 
-The image keeps its aspect: it is resized to fit (bilinear, no antialias) and centred on -1, with the odd row or column of padding at
+An image keeps its aspect: it is resized to fit (bilinear, no antialias) and centred on -1, with the odd row or column of padding at
 the end. Source: the public LeRobot implementation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from mstarc_runtime.abi.levels import Levels
+
+_LEVEL, _LOWEST = 2 / 255, -1.0
+
+
+def batch(images: Sequence[NDArray[np.uint8]], size: int) -> NDArray[np.float32] | Levels:
+    """Images as the tower takes them, f32 [C, 3, size, size]. Where none has to be resized they stay u8 until they are on the device."""
+    if all(image.shape[:2] == (size, size) for image in images):
+        planes = np.stack([image[..., color] for image in images for color in range(3)])
+        return Levels(planes.reshape(-1, 3, size, size), _LEVEL, _LOWEST)
+    return np.stack([pixels(image, size) for image in images])
 
 
 def pixels(image: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
