@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions, Run
+from mstarc_runtime.worker.device_captures import Run
+from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions
 from mstarc_runtime.worker.device_row import DeviceRow
 from mstarc_runtime.worker.device_runner import DirectRunner
 from tests.runtime import tiny

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from mstarc_runtime.sampling.sampler import BadLogits
 from mstarc_runtime.worker.batch import Row
-from mstarc_runtime.worker.device_batch import DeviceBatch, Outcome, Record
-from mstarc_runtime.worker.device_row import DeviceRow, Taken, Written, kept_in_order
-from mstarc_runtime.worker.device_runner import Fetch, Runner
+from mstarc_runtime.worker.device_captures import Captures, Run
+from mstarc_runtime.worker.device_row import DeviceRow, Written
+from mstarc_runtime.worker.device_runner import Runner
 from mstarc_runtime.worker.device_state import FAILED, RUNNING, STOPPED, Entrant, LoopState
 from mstarc_runtime.worker.regions import end_loop
 
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.streams import StreamOut
     from mstarc_runtime.worker.swap import Swap
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 UNROLL = 7
 BURST_S = 0.006  # between the requests of one burst
-DISTINCT = 3  # iterations that can differ in their kernels: the first, those between, and the last
 LEAD_S = 0.004  # before the end of a run, the next is launched
 FETCHED_MAX = 1 << 16  # bytes of a result that is copied to the host before it is known that anybody wants it there
 
@@ -50,19 +48,6 @@ class DeviceOptions:
     runner: Runner
     unroll: int = 0
     ahead: int = 1
-
-
-@dataclass(slots=True)
-class Run:
-    """A run under way: who was where, what it did (on the device), and the copies for the host."""
-
-    rows: list[tuple[int, DeviceRow]]
-    outcome: Outcome
-    fetch: Fetch
-    kept: dict[int, Tensor]  # values that stay on the device, by record
-    bucket: int
-    steps: int
-    began: float  # when the device began with it, as far as the host knows
 
 
 def limited(unroll: int, ahead: int, most: int) -> tuple[int, int]:
@@ -101,54 +86,16 @@ class DeviceLoop:
         self.rows: dict[int, DeviceRow] = {}  # by slot
         self.waiting: deque[tuple[Row, tuple[Any, ...]]] = deque()
         self.under_way: deque[Run] = deque()
-        self._records: tuple[Record, ...] = ()
         self._opened = 0.0  # when the first of the rows that are inside came
         self._since = 0  # iterations since rows joined last
-        self._head = 0  # 1 if the body sends or emits in its head: a run shows that of so many iterations more
         self._gave_way = False  # to other work, before the next run
         self._took: dict[tuple[int, int], float] = {}  # seconds of a run, by bucket and iterations
-        self._buckets = [bucket for bucket in BUCKETS if bucket < max_rows] + [max_rows]
         with torch.inference_mode():
             self.state = LoopState(rank, walk, carry, fixed, max_rows)
-            self._replays = self._capture(getattr(rank.program, name), max_rows, progress)
+            lengths = (self.unroll,) if self._whole else tuple(sorted({1, self.unroll}))
+            self._captures = Captures(self.state, getattr(rank.program, name), lengths, options.runner, progress)
         small = [k for k, value in enumerate(self.state.results) if value[0].nbytes <= FETCHED_MAX]
         self._fetched = small if self._whole else []  # the results that are copied to the host with every run
-        self._stays, self._entries = self._facts(self._records)
-        self._in_order = kept_in_order(self._records)
-
-    def _facts(self, records: Sequence[Record]) -> tuple[set[int], dict[str, int]]:
-        """The records whose values are used on the device, and the entries that an iteration adds to each context."""
-        stays = {
-            r
-            for r, record in enumerate(records)
-            if record.kind == "collect" or (record.kind == "send" and self.rank.stays_here(record.name))
-        }
-        entries: dict[str, int] = {}
-        for record in records:
-            for context in record.contexts:
-                entries[context] = entries.get(context, 0) + record.entries
-        return stays, entries
-
-    def _capture(
-        self, body: Callable[..., tuple[Tensor, ...]], max_rows: int, progress: Callable[[int, int], None]
-    ) -> dict[tuple[int, int], Callable[[], Outcome]]:
-        """The runs by bucket and iterations. Running the body first makes what it keeps in the state, and compiles its kernels."""
-        replays: dict[tuple[int, int], Callable[[], Outcome]] = {}
-        for done, bucket in enumerate(reversed(self._buckets)):
-            progress(done, len(self._buckets))
-            lengths = {self.unroll} if self._whole else {1, self.unroll}
-            for _ in range(2 if bucket == max_rows else 1):
-                for steps in lengths:
-                    tried = DeviceBatch(self.state, bucket).run(body, min(steps, DISTINCT))
-            self._records, self._head = tried.records, len(tried.valid) - min(steps, DISTINCT)
-            for steps in lengths:
-
-                def work(bucket: int = bucket, steps: int = steps) -> Outcome:
-                    return DeviceBatch(self.state, bucket).run(body, steps)
-
-                replays[bucket, steps] = self.options.runner.capture(work)
-        progress(len(self._buckets), len(self._buckets))
-        return replays
 
     # ------------------------------------------------------------------------------------------------------------- group
 
@@ -222,7 +169,7 @@ class DeviceLoop:
             return self.unroll
         early = time.monotonic() - self._opened < BURST_S
         left = max((row.row.wait.bound - row.expect for row in self.rows.values()), default=0)
-        return 1 if early or left < self.unroll or (self._since + self._head) % self.unroll else self.unroll
+        return 1 if early or left < self.unroll or (self._since + self._captures.head) % self.unroll else self.unroll
 
     # ------------------------------------------------------------------------------------------------------- membership
 
@@ -284,8 +231,8 @@ class DeviceLoop:
             self._opened = time.monotonic()
         slot = next(slot for slot in range(self.state.rows) if slot not in self.rows)
         fixed = [self.rank.arrays.asarray(value) for value in row.wait.fixed]
-        contexts: dict[str, Any] = {name: session.context(name) for name in self._entries}
-        written = {name: Written(contexts[name], each) for name, each in self._entries.items()}
+        contexts: dict[str, Any] = {name: session.context(name) for name in self._captures.entries}
+        written = {name: Written(contexts[name], each) for name, each in self._captures.entries.items()}
         self.rows[slot] = DeviceRow(row, slot, written)
         row.run.waiting = f"loop {row.wait.label}"
         return Entrant(slot, session, carry, fixed, row.iteration, row.until)
@@ -311,7 +258,7 @@ class DeviceLoop:
 
     def _gather_rows(self) -> int:
         """The bucket for the next run. Rows move to lower slots if that makes it smaller."""
-        bucket = self._bucket(len(self.rows))
+        bucket = self._captures.bucket(len(self.rows))
         for slot in sorted(slot for slot in self.rows if slot >= bucket):
             target = next(free for free in range(bucket) if free not in self.rows)
             row = self.rows.pop(slot)
@@ -319,9 +266,6 @@ class DeviceLoop:
             row.slot = target
             self.rows[target] = row
         return bucket
-
-    def _bucket(self, rows: int) -> int:
-        return next(bucket for bucket in self._buckets if bucket >= rows)
 
     # ------------------------------------------------------------------------------------------------------------ limits
 
@@ -415,8 +359,8 @@ class DeviceLoop:
         self.state.limits.copy_(limits, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()
-        outcome = self._replays[bucket, steps]()
-        kept = {r: value.clone() for r, value in outcome.values.items() if r in self._stays}
+        outcome = self._captures.run(bucket, steps)
+        kept = {r: value.clone() for r, value in outcome.values.items() if r in self._captures.stays}
         to_host = [value for r, value in outcome.values.items() if r not in kept]
         results = [self.state.results[k][:bucket] for k in self._fetched]
         fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *results, *to_host])
@@ -425,17 +369,8 @@ class DeviceLoop:
 
     def _settle(self, run: Run) -> None:
         """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""
-        ended, iteration, valid, ids, *values = run.fetch.tensors
-        results, values = values[: len(self._fetched)], values[len(self._fetched) :]
-        outcome = run.outcome
-        names = [r for r in outcome.values if r not in run.kept]
-        taken = Taken(
-            outcome.records,
-            self._in_order,
-            valid.numpy(),
-            {r: ids[:, n].numpy() for n, r in enumerate(outcome.packed)},
-            {**run.kept, **dict(zip(names, values, strict=True))},
-        )
+        ended, iteration = run.fetch.tensors[:2]
+        results, taken = run.read(len(self._fetched), self._captures.in_order)
         leaving: list[tuple[int, DeviceRow]] = []
         for slot, row in run.rows:
             if row.done or not row.row.run.alive:
