@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,13 +94,16 @@ def compiler_digest() -> str:
     spec = find_spec("mstarc_runtime")  # the checks share its arithmetic of streams
     abi = [Path(folder) / "abi" for folder in (spec.submodule_search_locations or ()) if spec] if spec else []
     for root in (package, *abi):
-        for folder, folders, names in os.walk(root):
-            folders.sort()
-            for name in sorted(names):
-                if name.endswith(_SOURCES):
-                    with open(os.path.join(folder, name), "rb") as file:
-                        digest.update(f"{name}\n".encode() + hashlib.sha256(file.read()).digest())
+        for path in _sources(root):
+            digest.update(f"{path.name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """The files below a folder that decide about findings, in an order of their own."""
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        yield from (Path(folder) / name for name in sorted(names) if name.endswith(_SOURCES))
 
 
 def _distributions() -> list[str]:

@@ -14,20 +14,7 @@ from mstarc.codegen.expressions import Place, text
 from mstarc.codegen.layout import Call
 from mstarc.codegen.names import attribute, names_of, values_of
 from mstarc.codegen.source import Method, Writer, method
-from mstarc.ir.core import (
-    Block,
-    Compute,
-    Drop,
-    ForChunks,
-    Fork,
-    Invoke,
-    Loop,
-    Op,
-    Par,
-    Program,
-    Walk,
-    When,
-)
+from mstarc.ir.core import Block, Compute, Drop, ForChunks, Fork, Invoke, Loop, Op, Par, Program, Walk, When
 from mstarc.ir.declarations import OpDecl
 from mstarc.ir.types import Binary, Expr, FieldOf, Lit, Ref, Struct, Tensor, Type, Unary, ValueId, Var
 from mstarc.ir.visit import every_expr, every_op

@@ -11,19 +11,7 @@ from mstarc.codegen.layout import Call, Group, Part
 from mstarc.codegen.names import attribute, safe
 from mstarc.codegen.parallel_view import arms_of
 from mstarc.codegen.source import Method, Writer, bind, local_names, method, prefixed, tuple_of
-from mstarc.ir.core import (
-    Collect,
-    Compute,
-    Emit,
-    Invoke,
-    Noise,
-    Op,
-    Par,
-    Sample,
-    Send,
-    Stop,
-    Value,
-)
+from mstarc.ir.core import Collect, Compute, Emit, Invoke, Noise, Op, Par, Sample, Send, Stop, Value
 from mstarc.ir.loop_ends import cause_of
 from mstarc.ir.types import Apply, Expr, Tensor, ValueId
 from mstarc.ir.visit import every_expr, exprs_of, results_of, vars_of

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from mstarc.ir.core import (
-    Block,
-    CallWalk,
-    ForChunks,
-    Next,
-    Op,
-    Program,
-    Send,
-)
+from mstarc.ir.core import Block, CallWalk, ForChunks, Next, Op, Program, Send
 from mstarc.ir.visit import blocks_of
 
 Ends: TypeAlias = frozenset[tuple[str, str]]

@@ -6,14 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from mstarc.ir.core import (
-    Output,
-    Phi,
-    Program,
-    Request,
-    Value,
-    Walk,
-)
+from mstarc.ir.core import Output, Phi, Program, Request, Value, Walk
 from mstarc.ir.types import ValueId, Var
 from mstarc.ir.verify_sites import Unit, definitions
 

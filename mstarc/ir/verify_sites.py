@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mstarc.ir.core import (
-    Block,
-    Loop,
-    Op,
-    Par,
-    Program,
-    Request,
-    Value,
-    Walk,
-)
+from mstarc.ir.core import Block, Loop, Op, Par, Program, Request, Value, Walk
 from mstarc.ir.text.printer import print_op
 from mstarc.ir.visit import entries_of, results_of
 

@@ -8,20 +8,7 @@ from __future__ import annotations
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir.core import (
-    Block,
-    CallWalk,
-    Drop,
-    ForChunks,
-    Fork,
-    ForParts,
-    If,
-    Invoke,
-    Loop,
-    Op,
-    Program,
-    Together,
-)
+from mstarc.ir.core import Block, CallWalk, Drop, ForChunks, Fork, ForParts, If, Invoke, Loop, Op, Program, Together
 from mstarc.ir.declarations import OpDecl
 from mstarc.ir.types import Lit
 from mstarc.ir.visit import blocks_of, every_op

@@ -7,23 +7,12 @@ field is not something that lengths can show.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir.core import (
-    Collect,
-    Compute,
-    Emit,
-    Extern,
-    ForChunks,
-    Invoke,
-    Next,
-    Op,
-    Program,
-    Send,
-    Walk,
-)
+from mstarc.ir.core import Collect, Compute, Emit, Extern, ForChunks, Invoke, Next, Op, Program, Send, Value, Walk
 from mstarc.ir.declarations import Stream
 from mstarc.ir.types import Apply, Expr, FieldOf, Index, Ref, Tensor, ValueId, Var
 from mstarc.ir.visit import blocks_of, every_op, parts_of
@@ -50,14 +39,20 @@ def check_overlap(program: Program, report: Collector) -> None:
     for walk in program.walks:
         tracker = _Tracker(program, names, ranges, report, walk)
         for op in every_op(walk.body):
-            if isinstance(op, ForChunks):
-                items = zip(op.streams, op.items, strict=True)
-                for stream, item in items:
-                    tracker.follow(stream, item.id, op.body.ops)
-            elif isinstance(op, Next):
-                for stream, result in zip(op.streams, op.results, strict=True):
-                    if result is not None:
-                        tracker.follow(stream, result.id, walk.body.ops)
+            for stream, chunk, ops in _taken(op, walk):
+                tracker.follow(stream, chunk.id, ops)
+
+
+def _taken(op: Op, walk: Walk) -> Iterator[tuple[str, Value, tuple[Op, ...]]]:
+    """The chunks that an operation takes: of which stream, and the operations that may use them."""
+    match op:
+        case ForChunks(streams, items, body):
+            for stream, item in zip(streams, items, strict=True):
+                yield stream, item, body.ops
+        case Next(streams, results):
+            for stream, result in zip(streams, results, strict=True):
+                if result is not None:
+                    yield stream, result, walk.body.ops
 
 
 class _Tracker:

@@ -15,16 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from mstarc.ir.core import (
-    Compute,
-    Emit,
-    ForChunks,
-    Invoke,
-    Loop,
-    Program,
-    Send,
-    Walk,
-)
+from mstarc.ir.core import Compute, Emit, ForChunks, Invoke, Loop, Program, Send, Walk
 from mstarc.ir.declarations import Stream
 from mstarc.ir.types import Apply, Expr, FieldOf, Ref, Tensor
 from mstarc.ir.visit import every_expr, every_op, exprs_of

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from mstarc.ir.core import (
-    Block,
-    CallWalk,
-    ForChunks,
-    ForParts,
-    If,
-    Loop,
-    Op,
-    Program,
-    Send,
-    Stop,
-    When,
-)
+from mstarc.ir.core import Block, CallWalk, ForChunks, ForParts, If, Loop, Op, Program, Send, Stop, When
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.ranges import Ranges
 

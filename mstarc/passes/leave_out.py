@@ -13,16 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from mstarc.ir.core import (
-    Invoke,
-    Loop,
-    Op,
-    Phi,
-    Program,
-    Value,
-    Walk,
-    When,
-)
+from mstarc.ir.core import Invoke, Loop, Op, Phi, Program, Value, Walk, When
 from mstarc.ir.renumber import renumbered
 from mstarc.ir.types import Apply, Binary, Expr, Lit, Ref, Tensor, ValueId, Var
 from mstarc.ir.verify_sites import Site, Unit, definitions, sites_of

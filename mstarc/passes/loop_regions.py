@@ -13,20 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from mstarc.ir.core import (
-    Block,
-    Drop,
-    Extern,
-    ForChunks,
-    Fork,
-    Invoke,
-    Loop,
-    Next,
-    Program,
-    Value,
-    Walk,
-    When,
-)
+from mstarc.ir.core import Block, Drop, Extern, ForChunks, Fork, Invoke, Loop, Next, Program, Value, Walk, When
 from mstarc.ir.text import print_expr
 from mstarc.ir.types import Expr, Ref, Unary, ValueId, Var
 from mstarc.ir.visit import blocks_of, every_expr, every_op

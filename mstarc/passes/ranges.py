@@ -12,14 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from mstarc.ir.core import (
-    Block,
-    CallWalk,
-    Compute,
-    Program,
-    Value,
-    Walk,
-)
+from mstarc.ir.core import Block, CallWalk, Compute, Program, Value, Walk
 from mstarc.ir.text.expressions import print_expr
 from mstarc.ir.types import Apply, Binary, Expr, FieldOf, IfThen, Index, Lit, Ref, Unary, ValueId, Var
 from mstarc.ir.visit import entries_of, every_op, results_of

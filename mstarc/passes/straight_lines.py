@@ -14,17 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from mstarc.ir.core import (
-    Block,
-    Compute,
-    Invoke,
-    Loop,
-    Noise,
-    Op,
-    Par,
-    Value,
-    When,
-)
+from mstarc.ir.core import Block, Compute, Invoke, Loop, Noise, Op, Par, Value, When
 from mstarc.ir.types import Apply, Binary, Expr, Index, Ref, Tensor, Unary, ValueId, Var
 from mstarc.ir.visit import every_expr, exprs_of, results_of, substituted, vars_of, with_exprs, with_parts
 

@@ -10,17 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mstarc.ir.core import (
-    Block,
-    CallWalk,
-    ForParts,
-    If,
-    Op,
-    Program,
-    Request,
-    Together,
-    When,
-)
+from mstarc.ir.core import Block, CallWalk, ForParts, If, Op, Program, Request, Together, When
 from mstarc.ir.visit import blocks_of, results_of
 from mstarc.passes.liveness import reads_of_block
 

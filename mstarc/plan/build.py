@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import to_builtins
 
 from mstarc import __version__
 from mstarc.binding_file import Binding
-from mstarc.ir.core import (
-    CallWalk,
-    Extern,
-    Invoke,
-    Loop,
-    Program,
-    Request,
-    Walk,
-)
+from mstarc.ir.core import CallWalk, Extern, Invoke, Loop, Program, Request, Walk
 from mstarc.ir.declarations import OpAttrs, OpDecl, Port, Stream
 from mstarc.ir.text import print_expr, print_type, print_walk
 from mstarc.ir.types import Expr, Var
@@ -218,22 +210,27 @@ def _loop(walk: Walk, loop: Loop, regions: Mapping[str, Region], names: Names, s
 
 def _usual(program: Program, binding: Binding) -> dict[str, dict[str, str]]:
     """Walk -> host parameter -> expression, where a request passes what an extern gave and the `cost` section says what that is."""
-    params = {param.name for param in program.params}
     found: dict[str, dict[str, str]] = {}
     for request in program.requests:
         given: dict[Expr, str] = {}
         for op in every_op(request.body):
             if isinstance(op, Extern):
-                ports = next(e for e in program.externs if e.name == op.name).results
-                for value, port in zip(op.results, ports, strict=True):
-                    text = str(binding.cost.values.get(f"{op.name}.{port.name}", ""))
-                    if value is not None and (text.isdigit() or text in params):
-                        given[Var(value.id)] = text if text.isdigit() else f"param.{text}"
+                given.update(_usual_results(op, program, binding))
             elif isinstance(op, CallWalk):
                 walk = next(w for w in program.walks if w.name == op.walk)
                 passed = {p.name: given[arg] for p, arg in zip(walk.params, op.args, strict=True) if arg in given}
                 found.setdefault(walk.name, {}).update(passed)
     return found
+
+
+def _usual_results(op: Extern, program: Program, binding: Binding) -> Iterator[tuple[Expr, str]]:
+    """The results of a call of which the `cost` section says how much they usually are: a number or a param."""
+    params = {param.name for param in program.params}
+    ports = next(e for e in program.externs if e.name == op.name).results
+    for value, port in zip(op.results, ports, strict=True):
+        text = str(binding.cost.values.get(f"{op.name}.{port.name}", ""))
+        if value is not None and (text.isdigit() or text in params):
+            yield Var(value.id), text if text.isdigit() else f"param.{text}"
 
 
 def _fusion(fusion: Fusion) -> FusionPlan:

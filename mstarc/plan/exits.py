@@ -11,15 +11,7 @@ from pathlib import Path
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
-from mstarc.ir.core import (
-    Block,
-    Compute,
-    Invoke,
-    Loop,
-    Op,
-    Stop,
-    When,
-)
+from mstarc.ir.core import Block, Compute, Invoke, Loop, Op, Stop, When
 from mstarc.ir.types import ValueId
 from mstarc.ir.visit import blocks_of, every_op, exprs_of, results_of, vars_of
 from mstarc.plan.layout import Layout, binds_of

@@ -10,19 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mstarc.ir.core import (
-    Block,
-    Collect,
-    Compute,
-    ForChunks,
-    Invoke,
-    Loop,
-    Noise,
-    Op,
-    Sample,
-    Send,
-    Value,
-)
+from mstarc.ir.core import Block, Collect, Compute, ForChunks, Invoke, Loop, Noise, Op, Sample, Send, Value
 from mstarc.ir.types import ValueId
 from mstarc.ir.visit import blocks_of, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.liveness import reads_of_block

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mstarc.ir.core import (
-    CallWalk,
-    Compute,
-    Extern,
-    Invoke,
-    Loop,
-    Next,
-    Noise,
-    Par,
-    Sample,
-    Stop,
-    When,
-)
+from mstarc.ir.core import CallWalk, Compute, Extern, Invoke, Loop, Next, Noise, Par, Sample, Stop, When
 from mstarc.ir.text import print_op, print_walk
 from mstarc.ir.text.expressions import print_type
 from mstarc.ir.types import Lit, Ref, Tensor, Var

@@ -7,16 +7,7 @@ from pathlib import Path
 import pytest
 
 from mstarc.diagnostics.core import Collector
-from mstarc.ir.core import (
-    CallWalk,
-    Invoke,
-    Loop,
-    Program,
-    Sample,
-    Send,
-    Stop,
-    Together,
-)
+from mstarc.ir.core import CallWalk, Invoke, Loop, Program, Sample, Send, Stop, Together
 from mstarc.ir.text import parse_program, print_program, print_walk
 from mstarc.ir.types import Lit, Tensor
 from mstarc.ir.verify import verify

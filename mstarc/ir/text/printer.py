@@ -36,17 +36,7 @@ from mstarc.ir.core import (
     Walk,
     When,
 )
-from mstarc.ir.declarations import (
-    Config,
-    Context,
-    Node,
-    OpAttrs,
-    OpDecl,
-    Param,
-    Port,
-    Sampler,
-    Stream,
-)
+from mstarc.ir.declarations import Config, Context, Node, OpAttrs, OpDecl, Param, Port, Sampler, Stream
 from mstarc.ir.text.expressions import print_expr, print_list, print_type
 from mstarc.ir.types import Expr
 

@@ -21,7 +21,6 @@ class Matcher:
     """Matches arguments of one call of `callee`. Its free dims become open dims of the caller, one each a call."""
 
     def __init__(self, expressions: Expressions, callee: str, span: Span) -> None:
-        self._expressions = expressions
         self._symbols = expressions.symbols
         self._report = expressions.report
         self._dims: Dims = expressions.scope.dims

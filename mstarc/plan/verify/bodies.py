@@ -7,22 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from mstarc.ir.core import (
-    Block,
-    Drop,
-    Extern,
-    ForChunks,
-    Fork,
-    Invoke,
-    Loop,
-    Next,
-    Op,
-    Par,
-    Sample,
-    Send,
-    Walk,
-    When,
-)
+from mstarc.ir.core import Block, Drop, Extern, ForChunks, Fork, Invoke, Loop, Next, Op, Par, Sample, Send, Walk, When
 from mstarc.ir.text.expressions import print_expr
 from mstarc.ir.types import Expr
 from mstarc.ir.visit import entries_of, every_op, exprs_of, results_of, vars_of

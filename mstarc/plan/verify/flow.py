@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from mstarc.ir.core import (
-    Compute,
-    Extern,
-    ForChunks,
-    Loop,
-    Next,
-    Op,
-    Phi,
-    Send,
-    Value,
-    Walk,
-    When,
-)
+from mstarc.ir.core import Compute, Extern, ForChunks, Loop, Next, Op, Phi, Send, Value, Walk, When
 from mstarc.ir.types import Expr, Type, ValueId, Var
 from mstarc.ir.visit import entries_of, every_expr, every_op, exprs_of, results_of, substituted, vars_of
 

@@ -9,17 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Rule
-from mstarc.ir.core import (
-    Block,
-    Compute,
-    Emit,
-    ForChunks,
-    Invoke,
-    Loop,
-    Op,
-    Send,
-    Walk,
-)
+from mstarc.ir.core import Block, Compute, Emit, ForChunks, Invoke, Loop, Op, Send, Walk
 from mstarc.ir.fold import FoldError
 from mstarc.ir.visit import every_op
 from mstarc.plan.evaluate import ConfigScope

@@ -12,22 +12,7 @@ from itertools import product
 
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Rule
-from mstarc.ir.core import (
-    Block,
-    Drop,
-    Extern,
-    ForChunks,
-    Fork,
-    Invoke,
-    Loop,
-    Next,
-    Op,
-    Sample,
-    Send,
-    Stop,
-    Walk,
-    When,
-)
+from mstarc.ir.core import Block, Drop, Extern, ForChunks, Fork, Invoke, Loop, Next, Op, Sample, Send, Stop, Walk, When
 from mstarc.ir.text.expressions import print_type
 from mstarc.ir.types import Expr, Ref, Tensor, Type, Unary, Var
 from mstarc.ir.visit import blocks_of, every_expr, every_op, exprs_of, results_of, vars_of

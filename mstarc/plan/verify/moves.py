@@ -13,19 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from mstarc.diagnostics import rules
-from mstarc.ir.core import (
-    Block,
-    Drop,
-    ForChunks,
-    Fork,
-    Invoke,
-    Loop,
-    Op,
-    Phi,
-    Stop,
-    Value,
-    When,
-)
+from mstarc.ir.core import Block, Drop, ForChunks, Fork, Invoke, Loop, Op, Phi, Stop, Value, When
 from mstarc.ir.types import Expr, ValueId
 from mstarc.ir.visit import blocks_of, entries_of, every_op, exprs_of, results_of, vars_of
 from mstarc.plan.rules import MC610

@@ -154,10 +154,6 @@ class Supervisor:
         process = self._workers[rank].process
         return process.pid if process is not None else None
 
-    def is_ready(self, rank: int) -> bool:
-        """Whether the rank's present process has been reported ready."""
-        return self._workers[rank].ready
-
     def progress(self, rank: int, what: str) -> None:
         """What the rank is doing during its start, for messages."""
         self._workers[rank].at = what

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,6 @@ PART = 1 << 18  # bytes that a thread takes at once
 _HELPERS = max(1, min(3, (os.cpu_count() or 1) // 4))
 _THREADS = ThreadPoolExecutor(_HELPERS, "copy")
 
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Pair: TypeAlias = tuple[memoryview, memoryview]  # target and source, one-dimensional bytes of one length
 
 
