@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
@@ -12,6 +11,24 @@ import typer
 
 from mstarc import __version__
 from mstarc.cli.guard import debugging, set_debug, shielded
+from mstarc.cli.options import (
+    ANY_PARAM,
+    Checkpoints,
+    FindingFormat,
+    Findings,
+    Folder,
+    Inputs,
+    Params,
+    PictureFormat,
+    Placement,
+    Precision,
+    Product,
+    ProductFormat,
+    RequestName,
+    Spec,
+    SpecOrPackage,
+    Wants,
+)
 
 P = ParamSpec("P")
 
@@ -24,38 +41,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class FindingFormat(StrEnum):
-    """How findings are written."""
-
-    text = "text"
-    json = "json"
-    sarif = "sarif"
-    github = "github"
-
-
-class ProductFormat(StrEnum):
-    """How a product is written."""
-
-    text = "text"
-    json = "json"
-
-
-class PictureFormat(StrEnum):
-    """How a picture is written."""
-
-    html = "html"
-    svg = "svg"
-    mmd = "mmd"
-    dot = "dot"
-
-
-class Precision(StrEnum):
-    """In what weights and KV caches are kept."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 def verb(command: Callable[P, int]) -> Callable[P, None]:
@@ -92,45 +77,6 @@ def top(
 ) -> None:
     if debug and not debugging():
         set_debug(True)
-
-
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help="A .walk file.")]
-SpecOrPackage = Annotated[str, typer.Argument(metavar="SPEC|DIR", help="A .walk file or a generated package.")]
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A generated package.")]
-Placement = Annotated[
-    str | None,
-    typer.Option(
-        "--placement",
-        "-p",
-        metavar="NAME|PATH",
-        help="A placement: a TOML file, or its name in specs/placements. Else one CPU rank.",
-    ),
-]
-Findings = Annotated[FindingFormat, typer.Option(help="How findings are written.")]
-Product = Annotated[ProductFormat, typer.Option(help="How the result is written.")]
-Checkpoints = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="NAME=PATH",
-        help="Where a checkpoint of the binding is; its own sizes take the place of the binding's. May be repeated.",
-    ),
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="NAME=VALUE", help="An input: JSON, text, @FILE (.npy too) or @FILE,@FILE. May be repeated."
-    ),
-]
-Params = Annotated[
-    list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A param of the model. May be repeated.")
-]
-Wants = Annotated[
-    list[str] | None, typer.Option("--wants", metavar="MODALITY", help="An output modality. May be repeated.")
-]
-#: of verbs that run a request: params are options of their own
-ANY_PARAM = {"allow_extra_args": True, "ignore_unknown_options": True}
-RequestName = Annotated[str | None, typer.Option(metavar="NAME", help="Which request to run, if there are several.")]
 
 
 @app.command(rich_help_panel="Specs")
