@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mstarc_runtime.abi.linked import NodeLink, OpLink, PortLink
 from mstarc_runtime.engines.shape_graphs import Form, ShapeGraphs
-from mstarc_runtime.worker.ops import BoundOp
+from mstarc_runtime.worker.bound_ops import BoundOp
 from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.stateless import shape_graphs, usual_forms
 from tests.engines.test_op_graphs import Counted

@@ -26,7 +26,7 @@ from mstarc_runtime.worker.device_state import FAILED, SPENT, STOPPED, LoopState
 from mstarc_runtime.worker.handed import handed_count
 
 if TYPE_CHECKING:
-    from mstarc_runtime.worker.ops import BoundOp
+    from mstarc_runtime.worker.bound_ops import BoundOp
     from mstarc_runtime.worker.row_programs import RowPrograms
 
 

@@ -17,8 +17,8 @@ from mstarc_runtime.sampling.philox import DrawKey
 from mstarc_runtime.worker.cells import OpCells, new_cell
 
 if TYPE_CHECKING:
+    from mstarc_runtime.worker.bound_ops import BoundOp
     from mstarc_runtime.worker.draws import Draws
-    from mstarc_runtime.worker.ops import BoundOp
     from mstarc_runtime.worker.session import Session
 
 

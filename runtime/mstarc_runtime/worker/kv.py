@@ -24,8 +24,9 @@ from mstarc_runtime.worker.swap import Swap
 
 if TYPE_CHECKING:
     from mstarc_runtime.loading import Progress
+    from mstarc_runtime.worker.bound_ops import BoundOp
     from mstarc_runtime.worker.handed import Handed
-    from mstarc_runtime.worker.ops import BoundOp, Place
+    from mstarc_runtime.worker.ops import Place
     from mstarc_runtime.worker.session import Session
 
 log = logging.getLogger("mstarc.worker")

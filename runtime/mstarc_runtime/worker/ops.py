@@ -8,7 +8,6 @@ all the same: what it is handed is made numpy, what it gives is made torch.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,16 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink, WalkLink
+from mstarc_runtime.abi.linked import Linked, WalkLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
-from mstarc_runtime.checkpoints import bound_by, names_in, resolve
-from mstarc_runtime.errors import LoadError, OutOfPages, meant
+from mstarc_runtime.errors import LoadError, OutOfPages
 from mstarc_runtime.loading import Progress, load_components
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
-from mstarc_runtime.worker.handed import Handed, handed_count
+from mstarc_runtime.worker.bound_ops import BoundOp, bound_ops, library_of, nodes_of_rank
+from mstarc_runtime.worker.handed import Handed
 from mstarc_runtime.worker.op_rows import per_row, picked, rows_of, same_call, shape_of
-from mstarc_runtime.worker.results import ResultCheck
 from mstarc_runtime.worker.waits import CallWait
 
 if TYPE_CHECKING:
@@ -49,24 +47,6 @@ class Place:
     call: Hashable = None
 
 
-@dataclass(frozen=True, slots=True)
-class BoundOp:
-    """An op with the method that implements it."""
-
-    name: str  # node.op
-    node: NodeLink
-    link: OpLink
-    method: Callable[..., Any]
-    check: ResultCheck
-    arrays: str = "torch"  # the array library of the component
-
-
-def nodes_of_rank(linked: Linked, rank: int) -> list[NodeLink]:
-    """The nodes whose ops walks of this rank call."""
-    wanted = {node for walk in linked.walks if walk.rank == rank for node in walk.nodes}
-    return [node for node in linked.nodes if node.name in wanted]
-
-
 class OpTable:
     """All ops of one rank. Built once per process, before `Ready`."""
 
@@ -74,18 +54,16 @@ class OpTable:
         self.linked = linked
         device = next(link.device for link in linked.ranks if link.rank == rank)
         nodes = nodes_of_rank(linked, rank)
-        classes: dict[str, Any] = {}
-        for node in nodes:
-            with bound_by(f"components.{node.name}"):
-                classes[node.name] = resolve(node.component)
-        numpy_only = all(_arrays_of(node, classes[node.name]) == "numpy" for node in nodes)
+        libraries = {node.name: library_of(node) for node in nodes}
+        numpy_only = all(library == "numpy" for library in libraries.values())
         self._numpy = NumpyArrays()
         self.arrays: Arrays = self._numpy if numpy_only else TorchArrays(device)
         if isinstance(self.arrays, TorchArrays):
             self.arrays.allow_tf32(any(node.precision == "tf32" for node in nodes))
-        self._ops: dict[str, BoundOp] = {}
         report = progress or (lambda done, total, what: None)
-        self._bind(nodes, classes, load_components(linked, nodes, device, report))
+        components = load_components(linked, nodes, device, report)
+        bound = [op for node in nodes for op in bound_ops(node, components[node.name], libraries[node.name])]
+        self._ops = {op.name: op for op in bound}
         self._transformers: TransformerOps | None = None
         self._draws: Draws | None = None
         self._captured: Mapping[str, Callable[..., Any]] = {}  # of stateless ops, methods with graphs
@@ -106,25 +84,6 @@ class OpTable:
                 self._transformers.capture(self._ops.values(), runner, report)
                 self._captured = shape_graphs(self._ops.values(), torch.device(device), runner, report)
             self._draws = Draws(linked, self.arrays)
-
-    def _bind(self, nodes: Sequence[NodeLink], classes: dict[str, Any], components: dict[str, Any]) -> None:
-        """The method of each op. Raises LoadError for one that is missing or takes other arguments."""
-        for node in nodes:
-            component = components[node.name]
-            for link in node.ops:
-                method = getattr(component, link.name, None)
-                if method is None:
-                    near = meant(link.name, names_in(component))
-                    raise LoadError(
-                        f"component `{node.component}` has no method `{link.name}` for op `{node.name}.{link.name}`{near}"
-                    )
-                _check_signature(node, link, method)
-                name, arrays = f"{node.name}.{link.name}", _arrays_of(node, classes[node.name])
-                if arrays == "numpy" and link.samples:
-                    raise LoadError(
-                        f"op `{name}` is handed a sampler, which takes torch tensors: not with ARRAYS = numpy"
-                    )
-                self._ops[name] = BoundOp(name, node, link, method, ResultCheck(name, node.component, link), arrays)
 
     def capture_beside(self, walk: WalkLink, runner: Runner, progress: Progress) -> None:
         """Capture the stateless ops of a walk in the queue beside, once more: a graph must not run twice at the same time."""
@@ -224,9 +183,7 @@ class OpTable:
             if bound.link.batch == "stack" and bound.node.kind == "stateless":
                 handed = self._handed(bound, walk, sessions)
                 with handed.undone_on_failure():  # batched already: nothing to take apart and put together
-                    results = bound.method(*handed.rows(range(len(sessions))), *columns)
-                    bound.check.columns(results)
-                    results = self._taken(results)
+                    results = self._stacked(bound, handed, len(sessions), columns)
                 return results if only is None or bound.link.results <= 1 else picked(tuple(results), only)
             rows = rows_of(columns, len(sessions))
             return self._stack(self._run(bound, walk, sessions, rows, [place] * len(rows), only))
@@ -285,9 +242,7 @@ class OpTable:
                 if graph is not None:
                     results = graph.run(columns, handed.keys(range(len(rows))))
                 else:
-                    results = bound.method(*handed.rows(range(len(rows))), *columns)
-                    bound.check.columns(results)
-                    results = self._taken(results)
+                    results = self._stacked(bound, handed, len(rows), columns)
                 outcomes = per_row(bound.link, results, len(rows))
             else:
                 method = self._beside.get(walk, self._captured).get(bound.name, bound.method)
@@ -298,6 +253,12 @@ class OpTable:
         if only is None or bound.link.results <= 1:
             return outcomes
         return [picked(outcome, only) for outcome in outcomes]
+
+    def _stacked(self, bound: BoundOp, handed: Handed, rows: int, columns: Sequence[Any]) -> Any:
+        """One call of an op with `batch stack` for so many rows: columns [B, ...] in, columns out."""
+        results = bound.method(*handed.rows(range(rows)), *columns)
+        bound.check.columns(results)
+        return self._taken(results)
 
     def _library(self, bound: BoundOp) -> Arrays:
         """The library of the arrays that an op's component takes."""
@@ -397,24 +358,3 @@ class OpTable:
 
     def gauges(self) -> dict[str, float]:
         return self._transformers.gauges() if self._transformers is not None else {}
-
-
-def _arrays_of(node: NodeLink, cls: Any) -> str:
-    """The array library a component asks for."""
-    name = getattr(cls, "ARRAYS", "torch")
-    if name not in ("numpy", "torch"):
-        raise LoadError(f'`{node.component}` says ARRAYS = {name!r}; it can be "numpy" or "torch"')
-    if name == "numpy" and node.kind == "transformer":
-        raise LoadError(
-            f"`{node.component}` is of a transformer node, which takes torch tensors: not with ARRAYS = numpy"
-        )
-    return str(name)
-
-
-def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:
-    """A method that cannot take the op's arguments is found at start-up, not on a request."""
-    count = len(link.params) + (node.kind == "transformer") + handed_count(node, link)
-    try:
-        inspect.signature(method).bind(*[None] * count)
-    except TypeError as error:
-        raise LoadError(f"`{node.component}.{link.name}` does not fit op `{node.name}.{link.name}`: {error}") from error

@@ -17,7 +17,7 @@ from mstarc_runtime.worker.kv import DTYPES
 
 if TYPE_CHECKING:
     from mstarc_runtime.loading import Progress
-    from mstarc_runtime.worker.ops import BoundOp
+    from mstarc_runtime.worker.bound_ops import BoundOp
 
 log = logging.getLogger("mstarc.worker")
 
