@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.config_json import read_json
 from mstarc_runtime.models.gguf_file import GgufFile
 
 
@@ -110,11 +110,8 @@ def from_gguf(file: GgufFile) -> LlamaConfig:
 def from_folder(folder: Path) -> LlamaConfig:
     """The facts in `config.json`. Raises LoadError."""
     path = folder / "config.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict) or values.get("model_type") != "llama":
+    values = read_json(path)
+    if values.get("model_type") != "llama":
         raise LoadError(f"{path}: it is not the configuration of a Llama (`model_type`)")
     return from_mapping(values, str(path))
 

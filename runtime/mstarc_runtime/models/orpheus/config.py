@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.config_json import count, counts, read_json
 
 #: what the decoder below is written for; another value of a checkpoint is refused
 _BUILT = {"noise": True, "depthwise": True, "attn_window_size": None}
@@ -72,12 +72,7 @@ def read_config(checkpoint: Checkpoint, config: Mapping[str, Any]) -> SnacConfig
         return _facts(config, "the node's config")
     folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
     path = folder / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise LoadError(f"{path}: it is not an object")
+    found = read_json(path)
     for key, value in _BUILT.items():
         if found.get(key, value) != value:
             raise LoadError(f"{path}: `{key}` is {found[key]!r}, and only {value!r} is built")
@@ -88,31 +83,17 @@ def _latent_dim(found: Mapping[str, Any], path: Path) -> int:
     """The encoder doubles its channels in each of its stages, unless the file says what it ends with."""
     stated = found.get("latent_dim")
     if stated is not None:
-        return _count(found, "latent_dim", str(path))
-    return _count(found, "encoder_dim", str(path)) << len(_counts(found, "encoder_rates", str(path)))
+        return count(found, "latent_dim", str(path))
+    return count(found, "encoder_dim", str(path)) << len(counts(found, "encoder_rates", str(path)))
 
 
 def _facts(values: Mapping[str, Any], where: str) -> SnacConfig:
     return SnacConfig(
-        latent_dim=_count(values, "latent_dim", where),
-        decoder_dim=_count(values, "decoder_dim", where),
-        decoder_rates=_counts(values, "decoder_rates", where),
-        codebook_size=_count(values, "codebook_size", where),
-        codebook_dim=_count(values, "codebook_dim", where),
-        vq_strides=_counts(values, "vq_strides", where),
-        sampling_rate=_count(values, "sampling_rate", where),
+        latent_dim=count(values, "latent_dim", where),
+        decoder_dim=count(values, "decoder_dim", where),
+        decoder_rates=counts(values, "decoder_rates", where),
+        codebook_size=count(values, "codebook_size", where),
+        codebook_dim=count(values, "codebook_dim", where),
+        vq_strides=counts(values, "vq_strides", where),
+        sampling_rate=count(values, "sampling_rate", where),
     )
-
-
-def _count(values: Mapping[str, Any], key: str, where: str) -> int:
-    found = values.get(key)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise LoadError(f"{where}: `{key}` is {found!r}, not a positive count")
-    return found
-
-
-def _counts(values: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
-    found = values.get(key)
-    if not isinstance(found, list | tuple) or not found:
-        raise LoadError(f"{where}: `{key}` is {found!r}, not a list of counts")
-    return tuple(_count({key: each}, key, where) for each in found)

@@ -7,15 +7,19 @@ the section leaves out. Keys of a section are those of `config_values`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.config_json import agree, count, number, read_json
+
+_count = partial(count, where="pi0.5")
+_number = partial(number, where="pi0.5")
 
 _VARIANTS: Mapping[str, Mapping[str, int]] = {
     "gemma_2b": {"width": 2048, "depth": 18, "mlp_dim": 16384, "num_heads": 8, "num_kv_heads": 1, "head_dim": 256},
@@ -118,7 +122,7 @@ class HostConfig:
 def read_vision(checkpoint: Checkpoint, config: Mapping[str, Any]) -> VisionConfig:
     """The tower of a checkpoint. Raises LoadError naming the key that is wrong or that `config` contradicts."""
     values = vision_values(checkpoint, config)
-    _agree(values, config, "the pi0.5 checkpoint")
+    agree(values, config, "the pi0.5 checkpoint")
     return VisionConfig(
         width=_count(values, "hidden_size"),
         depth=_count(values, "num_hidden_layers"),
@@ -134,7 +138,7 @@ def read_vision(checkpoint: Checkpoint, config: Mapping[str, Any]) -> VisionConf
 def read_policy(checkpoint: Checkpoint, config: Mapping[str, Any]) -> PolicyConfig:
     """The language model and the expert. Raises LoadError as `read_vision` does. `config` chooses the two scales."""
     values = policy_values(checkpoint, config)
-    _agree(values, config, "the pi0.5 checkpoint")
+    agree(values, config, "the pi0.5 checkpoint")
     width = _count(values, "hidden_size")
     return PolicyConfig(
         vocab=_count(values, "vocab_size"),
@@ -162,7 +166,7 @@ def read_host(checkpoint: Checkpoint, config: Mapping[str, Any]) -> HostConfig:
     """What the host needs of the node `llm`. Raises LoadError."""
     values = policy_values(checkpoint, config)
     path = None if checkpoint.path is None else folder_of(checkpoint) / "config.json"
-    found = {} if path is None or not path.exists() else _read_json(path)
+    found = {} if path is None or not path.exists() else read_json(path)
     return HostConfig(
         image_size=_count(values, "image_size"),
         max_tokens=_count(values, "tokenizer_max_length"),
@@ -215,7 +219,7 @@ def _values(checkpoint: Checkpoint, node: str, config: Mapping[str, Any]) -> dic
     if path is None or not path.exists():
         published = PUBLISHED[node]
         return {**published, **{key: config[key] for key in published if key in config}}
-    found = _read_json(path)
+    found = read_json(path)
     if found.get("type") != "pi05":
         raise LoadError(f"{path}: `type` is {found.get('type')!r}, not 'pi05'")
     return _vision(found) if node == "vit" else _policy(found)
@@ -282,34 +286,3 @@ def _part(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(part, dict):
         raise LoadError(f"pi0.5: `{key}` is {part!r}, not an object")
     return part
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise LoadError(f"{path} is not a JSON object")
-    return found
-
-
-def _agree(values: Mapping[str, Any], config: Mapping[str, Any], what: str) -> None:
-    """The node's section may repeat the checkpoint's sizes, not change them."""
-    for key in sorted(values.keys() & config.keys()):
-        if values[key] != config[key]:
-            raise LoadError(f"`{key}` is {config[key]!r} in the binding, {values[key]!r} in {what}")
-
-
-def _count(values: Mapping[str, Any], key: str) -> int:
-    found = values.get(key)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise LoadError(f"pi0.5: `{key}` is {found!r}, not a positive count")
-    return found
-
-
-def _number(values: Mapping[str, Any], key: str) -> float:
-    found = values.get(key)
-    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found < math.inf:
-        raise LoadError(f"pi0.5: `{key}` is {found!r}, not a positive number")
-    return float(found)

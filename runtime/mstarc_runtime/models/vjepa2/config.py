@@ -7,14 +7,19 @@ node's section of the YAML, else those of the published model (ViT-g encoder at 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.config_json import agree, count, flag, number, read_json
+
+_count = partial(count, where="V-JEPA 2")
+_number = partial(number, where="V-JEPA 2")
+_flag = partial(flag, where="V-JEPA 2")
 
 NORM_EPS = 1e-6  # of every affine norm of the AC modules; their constructor takes no other
 REPR_EPS = 1e-5  # of the norm without affine that encoder features and predicted frames pass
@@ -154,7 +159,7 @@ def _hf_values(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Mapping[str
         raise LoadError(f"config.json: model_type is {values.get('model_type')!r}, not 'vjepa2'")
     if values.get("hidden_act") != "gelu":
         raise LoadError(f"config.json: hidden_act is {values.get('hidden_act')!r}; V-JEPA 2 is read with 'gelu' only")
-    _agree(values, config, "the V-JEPA 2 checkpoint")
+    agree(values, config, "the V-JEPA 2 checkpoint")
     return values
 
 
@@ -212,7 +217,7 @@ def _ac_values(checkpoint: Checkpoint, half: str, config: Mapping[str, Any]) -> 
     values = found.get(half)
     if not isinstance(values, dict):
         raise LoadError(f"{beside}: `{half}` is missing")
-    _agree(values, config, "the V-JEPA 2-AC checkpoint")
+    agree(values, config, "the V-JEPA 2-AC checkpoint")
     return values
 
 
@@ -238,47 +243,6 @@ def folder_of(checkpoint: Checkpoint) -> Path:
     if not checkpoint.path.exists():
         raise LoadError(f"{checkpoint.path} does not exist")
     return checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises LoadError naming the file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LoadError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise LoadError(f"{path} is not a JSON object")
-    return found
-
-
-def _agree(values: Mapping[str, Any], config: Mapping[str, Any], what: str) -> None:
-    """The node's section may repeat the checkpoint's sizes, not change them."""
-    for key in values.keys() & config.keys():
-        if values[key] != config[key]:
-            raise LoadError(f"`{key}` is {config[key]!r} in the binding, {values[key]!r} in {what}")
-
-
-def _count(values: Mapping[str, Any], key: str) -> int:
-    found = values.get(key)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise LoadError(f"V-JEPA 2: `{key}` is {found!r}, not a positive count")
-    return found
-
-
-def _number(values: Mapping[str, Any], key: str) -> float:
-    found = values.get(key)
-    if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
-        raise LoadError(f"V-JEPA 2: `{key}` is {found!r}, not a positive number")
-    return float(found)
-
-
-def _flag(values: Mapping[str, Any], key: str) -> bool:
-    found = values.get(key)
-    if not isinstance(found, bool):
-        raise LoadError(f"V-JEPA 2: `{key}` is {found!r}, neither true nor false")
-    return found
 
 
 def _only(values: Mapping[str, Any], key: str, wanted: bool) -> None:

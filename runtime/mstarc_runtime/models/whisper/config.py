@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.errors import LoadError
+from mstarc_runtime.models.config_json import read_json
 from mstarc_runtime.models.whisper import ct2
 
 CT2_FILE = "model.bin"
@@ -117,7 +117,7 @@ def config_values(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str
 def _from_ct2(folder: Path, language: str, task: str) -> WhisperConfig:
     """Sizes come from the tensors (the JSON has none), the suppress lists from config.json, special ids from tokenizer.json."""
     variables = ct2.read_model(folder / CT2_FILE).variables
-    lists = _json(folder / "config.json")
+    lists = read_json(folder / "config.json")
     vocab_size, d_model = _shape(variables, "decoder/embeddings/weight", 2)
     ids = _added_tokens(folder)
     multilingual = vocab_size >= _MULTILINGUAL_VOCAB
@@ -144,7 +144,7 @@ def _from_ct2(folder: Path, language: str, task: str) -> WhisperConfig:
 
 def _from_hf(folder: Path, language: str, task: str) -> WhisperConfig:
     """Sizes from config.json, ids from generation_config.json."""
-    sizes, generation = _json(folder / "config.json"), _json(folder / "generation_config.json")
+    sizes, generation = read_json(folder / "config.json"), read_json(folder / "generation_config.json")
     if sizes.get("model_type") != "whisper":
         raise LoadError(f"config.json: model_type is {sizes.get('model_type')!r}, not 'whisper'")
     vocab_size = _int(sizes, "vocab_size")
@@ -196,20 +196,8 @@ def _token(ids: Mapping[str, int], name: str) -> int:
 
 
 def _added_tokens(folder: Path) -> dict[str, int]:
-    tokens = _json(folder / "tokenizer.json").get("added_tokens", [])
+    tokens = read_json(folder / "tokenizer.json").get("added_tokens", [])
     return {str(token["content"]): int(token["id"]) for token in tokens}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LoadError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise LoadError(f"{path} is not a JSON object")
-    return found
 
 
 def _int(values: Mapping[str, Any], key: str) -> int:
