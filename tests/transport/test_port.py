@@ -106,6 +106,12 @@ def nothing(port: BasePort, until: Callable[[], bool]) -> None:
         assert time.monotonic() < end, f"{port.describe()}, {port.counters}"
 
 
+def garbage(port: BasePort, body: bytes) -> None:
+    """The next message to rank 1 is none."""
+    assert port._push(1, [port._envelope(port._numbers[1]), body]) is None
+    port._numbers[1] += 1
+
+
 def test_messages_and_arrays_in_order(world: World) -> None:
     a, b = world.two()
     big = np.arange(4000.0)
@@ -292,7 +298,7 @@ def test_strangers_are_ignored() -> None:
 def test_a_peer_that_sends_garbage_is_dead_until_its_next_epoch(world: World) -> None:
     a, b = world.two()
     a.send(1, Freed(1))
-    a._push(1, [a._envelope, b"\xc1garbage"])
+    garbage(a, b"\xc1garbage")
     a.send(1, Freed(2))
     assert collect(b, 1) == [(0, Freed(1))]
     nothing(b, lambda: b.counters.dropped_old == 1)  # nothing after the gap
@@ -390,7 +396,7 @@ async def test_faults_and_held_messages_reach_an_event_loop(world: World) -> Non
         faults.extend(fault.peer for fault in b.faults())
 
     b.attach(deliver)
-    a._push(1, [a._envelope, b"garbage"])
+    garbage(a, b"garbage")
     await until(lambda: faults == [0])
     new.send(1, Freed(8))
     await until(lambda: "1 messages held" in b.describe())

@@ -16,6 +16,7 @@ import contextlib
 import mmap
 import os
 import select
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +61,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     endpoint: str
     listen_fd: int
+    lane_fd: int | None  # an end of the way beside to the conductor (`transport.lane`)
     conductor: str
     conductor_epoch: int
     token: bytes
@@ -84,8 +86,9 @@ def read_boot(argv: Sequence[str]) -> Boot:
         os.close(fd)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise LoadError(f"descriptor {fd} holds no start data of a worker: {error}") from error
-    for own in (boot.listen_fd, boot.parent_fd, *boot.rings_out.values(), *boot.rings_in.values()):
-        os.set_inheritable(own, False)  # for this process only, not for its children
+    for own in (boot.listen_fd, boot.lane_fd, boot.parent_fd, *boot.rings_out.values(), *boot.rings_in.values()):
+        if own is not None:
+            os.set_inheritable(own, False)  # for this process only, not for its children
     if boot.abi != ABI:
         raise LoadError(f"the engine speaks ABI {boot.abi}, this worker {ABI}: they are of different versions")
     return boot
@@ -106,7 +109,8 @@ def open_port(boot: Boot) -> Port:
         rings_out=writers,
         rings_in=readers,
     )
-    port.connect(CONDUCTOR, boot.conductor, boot.conductor_epoch)
+    lane = None if boot.lane_fd is None else socket.socket(fileno=boot.lane_fd)
+    port.connect(CONDUCTOR, boot.conductor, boot.conductor_epoch, lane)
     return port
 
 

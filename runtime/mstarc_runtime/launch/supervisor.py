@@ -43,6 +43,7 @@ from mstarc_runtime.launch.process import WorkerExit, WorkerProcess
 from mstarc_runtime.transport.base import CONDUCTOR
 from mstarc_runtime.transport.common import TOKEN_BYTES
 from mstarc_runtime.transport.endpoint import Endpoints
+from mstarc_runtime.transport.lane import lanes
 from mstarc_runtime.transport.memfile import data_file
 from mstarc_runtime.transport.port import Port
 from mstarc_runtime.transport.ring import RingReader, RingWriter, create
@@ -240,31 +241,38 @@ class Supervisor:
         worker.epoch += 1
         epoch = worker.epoch
         listener = self._endpoints.listen(rank, epoch)
+        ours, theirs = lanes() or (None, None)
         boot_fd = -1
         try:
-            boot = self._boot(worker, listener.endpoint, listener.fd)
+            lane_fd = theirs.fileno() if theirs is not None else None
+            boot = self._boot(worker, listener.endpoint, listener.fd, lane_fd)
             boot_fd = data_file(msgspec.json.encode(boot))
+            inherited = [boot_fd, listener.fd, boot.parent_fd, *boot.rings_in.values(), *boot.rings_out.values()]
             worker.process = WorkerProcess(
                 loop,
                 self._command(worker.link, boot_fd),
                 {**os.environ, "PYTHONUNBUFFERED": "1", **self._env, **thread_env(worker.link.threads)},
-                (boot_fd, listener.fd, boot.parent_fd, *boot.rings_in.values(), *boot.rings_out.values()),
+                (*inherited, *([] if lane_fd is None else [lane_fd])),
                 lambda line: self._on_line(rank, line),
                 lambda status: self._exited(worker, epoch, status),
             )
         except BaseException:
             self._endpoints.remove(listener.endpoint)
+            if ours is not None:
+                ours.close()
             raise
         finally:
             os.close(listener.fd)
+            if theirs is not None:
+                theirs.close()
             if boot_fd >= 0:
                 os.close(boot_fd)
         worker.endpoint = listener.endpoint
         worker.ready, worker.reason, worker.at = False, "", "starting"
         worker.overdue = loop.call_later(self._startup_s, self._late, worker, epoch)
-        self.port.connect(rank, listener.endpoint, epoch)
+        self.port.connect(rank, listener.endpoint, epoch, ours)
 
-    def _boot(self, worker: _Worker, endpoint: str, listen_fd: int) -> Boot:
+    def _boot(self, worker: _Worker, endpoint: str, listen_fd: int, lane_fd: int | None) -> Boot:
         assert self._endpoints is not None and self._pipe is not None
         link = worker.link
         return Boot(
@@ -277,6 +285,7 @@ class Supervisor:
             label=link.label,
             endpoint=endpoint,
             listen_fd=listen_fd,
+            lane_fd=lane_fd,
             conductor=self.port.endpoint,
             conductor_epoch=CONDUCTOR_EPOCH,
             token=self._token,

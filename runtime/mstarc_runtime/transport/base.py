@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,8 +60,8 @@ class Transport(Protocol):
     endpoint: str
     counters: Counters
 
-    def connect(self, peer: int, endpoint: str, epoch: int) -> None:
-        """Open an epoch of a peer; see the rules above."""
+    def connect(self, peer: int, endpoint: str, epoch: int, lane: socket.socket | None = None) -> None:
+        """Open an epoch of a peer; see the rules above. lane: an end of a way beside for short messages (`lane`)."""
         ...
 
     def connect_all(self, peers: Peers) -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 import struct
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from mstarc_runtime.abi.messages import ABI, Message, Peers
 from mstarc_runtime.abi.values import WireError
-from mstarc_runtime.transport.base import LOG, Counters, Fault, PeerTable, Received, Verdict
+from mstarc_runtime.transport.base import HELD_MAX, LOG, Counters, Fault, PeerTable, Received, Verdict
+from mstarc_runtime.transport.order import Order
 from mstarc_runtime.transport.ring import RingReader, RingWriter, StaleRing
 from mstarc_runtime.transport.wire import Codec, Frame
 
 BATCH = 256  # messages per poll: a flood from one peer does not keep the owner from its other work
 HWM = 16384  # messages queued per peer and side
 TOKEN_BYTES = 16
-_ENVELOPE = struct.Struct(f"<4sHHiI{TOKEN_BYTES}s")  # magic, ABI, spare, rank, epoch, token
+_ENVELOPE = struct.Struct(f"<4sHHiI{TOKEN_BYTES}sQ")  # magic, ABI, spare, rank, epoch, token, number
 _MAGIC = b"mstr"
 
 
@@ -48,7 +51,8 @@ class BasePort(ABC):
         self.codec = Codec()
         self._hwm = hwm
         self._token = token
-        self._envelope = _ENVELOPE.pack(_MAGIC, ABI, 0, rank, epoch, token)
+        self._numbers: dict[int, int] = {}  # of the next message to each peer, since its epoch was opened
+        self._orders: defaultdict[tuple[int, int], Order] = defaultdict(Order)  # of what came, by peer and epoch
         self._out = dict(rings_out or {})
         self._in = dict(rings_in or {})
         self._table = PeerTable()
@@ -59,16 +63,23 @@ class BasePort(ABC):
 
     # ------------------------------------------------------------------------------------------------------------ peers
 
-    def connect(self, peer: int, endpoint: str, epoch: int) -> None:
-        """Open an epoch of a peer; the same again changes nothing. A new reader means a new generation of the ring to it."""
+    def connect(self, peer: int, endpoint: str, epoch: int, lane: socket.socket | None = None) -> None:
+        """Open an epoch of a peer; the same again changes nothing. A new reader means a new generation of the ring to it.
+
+        lane: an end of a way beside (see `lane`), which the port takes over.
+        """
         if not self._table.opens(peer, epoch):
+            if lane is not None:
+                lane.close()
             return
         ring = self._out.get(peer)
         if ring is not None:
             ring.reset()
         self._ready = [entry for entry in self._ready if entry[0] != peer]
         self._shut(peer)
-        self._open(peer, endpoint)
+        self._numbers[peer] = 0
+        self._forget_orders(peer, epoch)
+        self._open(peer, endpoint, lane)
         self._ready += [(peer, message) for message in self._table.released(peer)]
         self._pump_soon()
 
@@ -80,8 +91,11 @@ class BasePort(ABC):
 
     def disconnect(self, peer: int) -> None:
         """Forget what is queued for the peer and drop what may still come from its epoch."""
+        left = self._table.epoch(peer)
         self._table.leaves(peer)
         self._ready = [entry for entry in self._ready if entry[0] != peer]
+        if left is not None:
+            self._forget_orders(peer, left + 1)
         self._shut(peer)
 
     def faults(self) -> list[Fault]:
@@ -99,35 +113,59 @@ class BasePort(ABC):
         if not self._table.live(peer):
             self.counters.dropped_dead += 1
             return False
-        refusal = self._push(peer, [self._envelope, *self.codec.encode(message, self._out.get(peer))])
+        body = self.codec.encode(message, self._out.get(peer))
+        number = self._numbers[peer]
+        refusal = self._push(peer, [self._envelope(number), *body])
         if refusal is None:
+            self._numbers[peer] = number + 1
             self.counters.sent += 1
             return True
         self.counters.dropped_full += 1
         self._kill(peer, self._table.epoch(peer) or 0, f"a {type(message).__name__} could not be queued: {refusal}")
         return False
 
+    def _envelope(self, number: int) -> bytes:
+        return _ENVELOPE.pack(_MAGIC, ABI, 0, self.rank, self.epoch, self._token, number)
+
     def _kill(self, peer: int, epoch: int, reason: str) -> None:
         self._table.kill(peer, epoch, reason)
+        self._forget_orders(peer, epoch + 1)
         self._shut(peer)
         self._pump_soon()
+
+    def _forget_orders(self, peer: int, epoch: int) -> None:
+        """Epochs of the peer before this one are over."""
+        for key in [key for key in self._orders if key[0] == peer and key[1] < epoch]:
+            del self._orders[key]
 
     # ---------------------------------------------------------------------------------------------------------- receive
 
     def _accept(self, frames: Sequence[Frame]) -> None:
-        """One message from the wire: into `_ready`, held, or dropped."""
+        """One message from the wire: into `_ready`, held, or dropped; one that has overtaken others waits for them."""
         sender = self._sender(frames)
         if sender is None:
             self.counters.dropped_bad += 1
             LOG.warning("dropped a message that no process of this engine sent (%d frames)", len(frames))
             return
-        peer, epoch = sender
+        peer, epoch, number = sender
+        if self._table.verdict(peer, epoch) in (Verdict.OLD, Verdict.DEAD):
+            self.counters.dropped_old += 1
+            return
+        order = self._orders[peer, epoch]
+        order.put(number, frames[1:])
+        while (body := order.next()) is not None:
+            self._accept_next(peer, epoch, body)
+        if order.waiting > HELD_MAX:
+            self._kill(peer, epoch, f"{order.waiting} messages wait for one from it that has not come")
+
+    def _accept_next(self, peer: int, epoch: int, body: Sequence[Frame]) -> None:
+        """The message whose turn it is."""
         verdict = self._table.verdict(peer, epoch)
-        if verdict in (Verdict.OLD, Verdict.DEAD):
+        if verdict is Verdict.DEAD:  # since one before it could not be read
             self.counters.dropped_old += 1
             return
         try:
-            message = self.codec.decode(frames[1:], self._in.get(peer))
+            message = self.codec.decode(body, self._in.get(peer))
         except (
             StaleRing
         ):  # a generation only ends with a process: its requests are lost anyway, and it is about to be replaced
@@ -143,13 +181,14 @@ class BasePort(ABC):
         else:
             self._table.hold(peer, epoch, message)
 
-    def _sender(self, frames: Sequence[Frame]) -> tuple[int, int] | None:
+    def _sender(self, frames: Sequence[Frame]) -> tuple[int, int, int] | None:
+        """Who sent a message, its epoch, and which of its messages to us this is."""
         if len(frames) < 2 or len(frames[0]) != _ENVELOPE.size:
             return None
-        magic, abi, _, rank, epoch, token = _ENVELOPE.unpack(frames[0])
+        magic, abi, _, rank, epoch, token, number = _ENVELOPE.unpack(frames[0])
         if magic != _MAGIC or abi != ABI or not hmac.compare_digest(token, self._token):
             return None
-        return rank, epoch
+        return rank, epoch, number
 
     def poll(self, timeout_s: float = 0.0) -> list[Received]:
         """What has arrived, up to about 256 messages; [] after `timeout_s`, or earlier if a watched descriptor is ready."""
@@ -213,8 +252,8 @@ class BasePort(ABC):
     def unwatch(self, fd: int) -> None: ...
 
     @abstractmethod
-    def _open(self, peer: int, endpoint: str) -> None:
-        """Make the way to a peer."""
+    def _open(self, peer: int, endpoint: str, lane: socket.socket | None) -> None:
+        """Make the way to a peer, and the one beside it if there is an end."""
 
     @abstractmethod
     def _shut(self, peer: int) -> None:

@@ -10,6 +10,7 @@ a thread of its own, and `poll` waits as told.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -110,8 +111,10 @@ class LocalPort(BasePort):
         self.counters.sent += 1
         return True
 
-    def _open(self, peer: int, endpoint: str) -> None:
+    def _open(self, peer: int, endpoint: str, lane: socket.socket | None) -> None:
         self._ways[peer] = endpoint
+        if lane is not None:
+            lane.close()  # there is no shorter way than a queue of the process
 
     def _shut(self, peer: int) -> None:
         self._ways.pop(peer, None)

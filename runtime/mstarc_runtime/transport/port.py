@@ -17,6 +17,8 @@ Event loop: the descriptor of the PULL socket is watched with `add_reader`. Zero
 nothing to something, which is safe here because this socket is used for nothing but receiving, and because every wake-up
 receives until nothing is left (or schedules itself again). zmq.asyncio would do the same with a future per message.
 
+Between the conductor and a worker short messages take a pair of sockets beside ZeroMQ (`lane`), unless it is full.
+
 A listening socket that the parent made (`listen_fd`, see `endpoint`) is adopted, so peers can connect before this
 process is up.
 """
@@ -24,12 +26,14 @@ process is up.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 
 import zmq
 
 from mstarc_runtime.transport.base import LOG
 from mstarc_runtime.transport.common import BATCH, HWM, TOKEN_BYTES, BasePort
+from mstarc_runtime.transport.lane import Lane
 from mstarc_runtime.transport.ring import RingReader, RingWriter
 from mstarc_runtime.transport.wire import Frame
 
@@ -57,6 +61,7 @@ class Port(BasePort):
         super().__init__(rank, epoch, endpoint, token=token, rings_out=rings_out, rings_in=rings_in, hwm=hwm)
         self._context = zmq.Context()
         self._pushes: dict[int, zmq.Socket[bytes]] = {}
+        self._lanes: dict[int, Lane] = {}
         self._pull_socket: zmq.Socket[bytes] = self._context.socket(zmq.PULL)
         self._pull_socket.setsockopt(zmq.LINGER, 0)
         self._pull_socket.setsockopt(zmq.RCVHWM, hwm)
@@ -81,26 +86,42 @@ class Port(BasePort):
         """Undo `watch`."""
         self._poller.unregister(fd)
 
-    def _open(self, peer: int, endpoint: str) -> None:
-        socket: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, self._hwm)
-        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS[0])
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
+    def _open(self, peer: int, endpoint: str, lane: socket.socket | None) -> None:
+        push: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
+        push.setsockopt(zmq.LINGER, 0)
+        push.setsockopt(zmq.SNDHWM, self._hwm)
+        push.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS[0])
+        push.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
+        self._pushes[peer] = push
+        if lane is not None:
+            self._lanes[peer] = Lane(lane)
+            self._poller.register(lane.fileno(), zmq.POLLIN)
+            if self._loop is not None:
+                self._loop.add_reader(lane.fileno(), self.pump)
         try:
-            socket.connect(endpoint)
+            push.connect(endpoint)
         except zmq.ZMQError as error:
-            socket.close(0)
             self._kill(peer, self._table.epoch(peer) or 0, f"cannot connect to {endpoint}: {error}")
-            return
-        self._pushes[peer] = socket
 
     def _shut(self, peer: int) -> None:
-        socket = self._pushes.pop(peer, None)
-        if socket is not None:
-            socket.close(0)
+        push = self._pushes.pop(peer, None)
+        if push is not None:
+            push.close(0)
+        self._shut_lane(peer)
+
+    def _shut_lane(self, peer: int) -> None:
+        lane = self._lanes.pop(peer, None)
+        if lane is None:
+            return
+        self._poller.unregister(lane.fileno())
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(lane.fileno())
+        lane.close()
 
     def _push(self, peer: int, frames: list[Frame]) -> str | None:
+        lane = self._lanes.get(peer)
+        if lane is not None and lane.send(frames):
+            return None
         try:
             self._pushes[peer].send_multipart(frames, zmq.NOBLOCK, copy=True)
         except zmq.Again:
@@ -116,6 +137,10 @@ class Port(BasePort):
         self._drain()
 
     def _drain(self) -> int:
+        """Accept up to BATCH messages of each way; how many there were."""
+        return sum(self._drain_lane(peer) for peer in list(self._lanes)) + self._drain_queue()
+
+    def _drain_queue(self) -> int:
         for count in range(BATCH):
             try:
                 frames: list[bytes] = self._pull_socket.recv_multipart(zmq.NOBLOCK, copy=True)
@@ -124,20 +149,43 @@ class Port(BasePort):
             self._accept(frames)
         return BATCH
 
+    def _drain_lane(self, peer: int) -> int:
+        for count in range(BATCH):
+            lane = self._lanes.get(peer)  # shut if one of its messages could not be read
+            try:
+                frames = lane.receive() if lane is not None else None
+            except EOFError:
+                self._shut_lane(peer)
+                return count
+            if frames is None:
+                return count
+            self._accept(frames)
+        return BATCH
+
     def _pending(self) -> bool:
-        return bool(int(self._pull_socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        queued = int(self._pull_socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        return bool(queued) or any(lane.pending() for lane in self._lanes.values())
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.add_reader(self._pull_socket.fileno(), self.pump)
+        for fd in self._descriptors():
+            loop.add_reader(fd, self.pump)
 
     def _unlisten(self, loop: asyncio.AbstractEventLoop) -> None:
         if not loop.is_closed():
-            loop.remove_reader(self._pull_socket.fileno())
+            for fd in self._descriptors():
+                loop.remove_reader(fd)
+
+    def _descriptors(self) -> list[int]:
+        """What is readable when messages have come."""
+        return [self._pull_socket.fileno(), *(lane.fileno() for lane in self._lanes.values())]
 
     def _close(self, linger_s: float) -> None:
         self._pull_socket.close(0)
-        for socket in self._pushes.values():
-            socket.close(max(0, round(linger_s * 1000)))
+        for push in self._pushes.values():
+            push.close(max(0, round(linger_s * 1000)))
         self._pushes.clear()
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
         self._context.term()  # waits for the linger at most
         LOG.debug("port of rank %d epoch %d closed: %s", self.rank, self.epoch, self.counters)

@@ -1,0 +1,194 @@
+"""The way beside the queues: what it takes, what it leaves to them, and that both together keep the order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from mstarc_runtime.abi.messages import Freed, Items
+from mstarc_runtime.transport.base import HELD_MAX, Received
+from mstarc_runtime.transport.lane import LANE_MAX, Lane, lanes
+from mstarc_runtime.transport.order import Order
+from mstarc_runtime.transport.port import Port
+from mstarc_runtime.transport.wire import Frame
+from tests.transport.test_port import World, collect, until
+
+LONG = np.arange(LANE_MAX, dtype=np.uint8)  # too long for the lane; two of them fill a ring of these tests
+
+
+def test_order_of_any_arrival() -> None:
+    for seed in range(50):
+        numbers = list(range(20))
+        random.Random(seed).shuffle(numbers)
+        order, got = Order(), list[int]()
+        for number in numbers:
+            order.put(number, number)
+            while (due := order.next()) is not None:
+                got.append(due)
+            assert order.waiting + len(got) == numbers.index(number) + 1
+        assert got == list(range(20))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Lane, Lane]]:
+    made = lanes()
+    assert made is not None
+    ends = Lane(made[0]), Lane(made[1])
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_frames_arrive_as_they_were(pair: tuple[Lane, Lane]) -> None:
+    a, b = pair
+    assert b.receive() is None and not b.pending()
+    frames: list[Frame] = [b"envelope", b"", memoryview(np.arange(5000, dtype=np.uint8).data)]
+    assert a.send(frames) and b.pending()
+    got = b.receive()
+    assert got is not None and [bytes(frame) for frame in got] == [bytes(frame) for frame in frames]
+    assert not a.send([bytes(LANE_MAX)]) and b.receive() is None
+
+
+def test_a_lane_never_waits(pair: tuple[Lane, Lane]) -> None:
+    a, b = pair
+    sent = 0
+    while a.send([sent.to_bytes(4, "little"), bytes(1000)]):
+        sent += 1
+    assert 10 < sent < 10_000
+    got = [b.receive() for _ in range(sent)]
+    assert [int.from_bytes(frames[0], "little") for frames in got if frames] == list(range(sent))
+    assert b.receive() is None and a.send([b"there is room again"])
+
+
+def test_the_other_end_is_gone(pair: tuple[Lane, Lane]) -> None:
+    a, b = pair
+    a.send([b"last words"])
+    a.close()
+    assert b.receive() == [b"last words"]
+    assert b.pending()
+    with pytest.raises(EOFError):
+        b.receive()
+    assert not b.send([b"to nobody"])
+
+
+@pytest.mark.parametrize("junk", [b"x", b"\x02\x00\x01\x00\x00\x00", b"\x01\x00\x05\x00\x00\x00four", b"\x00\x00tail"])
+def test_what_is_no_message_has_no_frames(junk: bytes) -> None:
+    raw, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lane = Lane(end)
+    raw.send(junk)
+    assert lane.receive() == []
+    raw.close()
+    lane.close()
+
+
+class Two:
+    """Ports 0 and 1 with a lane between them."""
+
+    def __init__(self, world: World) -> None:
+        a, b, ends = world.port(0), world.port(1), lanes()
+        assert ends is not None and isinstance(a, Port) and isinstance(b, Port)
+        self.a, self.b = a, b
+        a.connect(1, b.endpoint, 1, ends[0])
+        b.connect(0, a.endpoint, 1, ends[1])
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    world = World("ipc", hwm=20_000)
+    yield Two(world)
+    world.close()
+
+
+def test_short_and_long_messages_stay_in_order(two: Two) -> None:
+    """Those through the queue take longer: what comes behind them waits."""
+    for i in range(400):
+        assert two.a.send(1, Items(i, "s", 0, 0, [LONG] if i % 7 == 0 else [i] if i % 2 else [LONG[:3000]] * 3))
+    assert two.b.send(0, Freed(3))
+    assert [message.request for _, message in collect(two.b, 400) if isinstance(message, Items)] == list(range(400))
+    assert collect(two.a, 1) == [(1, Freed(3))]
+
+
+def test_a_full_lane_loses_nothing(two: Two) -> None:
+    for i in range(3000):
+        assert two.a.send(1, Freed(i))
+    assert not two.a._lanes[1].send([bytes(20_000)])  # full
+    assert collect(two.b, 3000) == [(0, Freed(i)) for i in range(3000)]
+
+
+def test_the_queue_takes_over_from_a_lane_that_ended(two: Two) -> None:
+    two.a.send(1, Freed(1))
+    assert collect(two.b, 1) == [(0, Freed(1))]
+    two.b._shut_lane(0)
+    two.a.send(1, Freed(2))
+    two.b.send(0, Freed(3))
+    assert collect(two.b, 1) == [(0, Freed(2))]
+    assert collect(two.a, 1) == [(1, Freed(3))]
+    assert not two.a._lanes  # its end was found when it was read
+
+
+def test_a_message_that_never_comes_is_a_fault(two: Two) -> None:
+    two.a._numbers[1] = 1  # number 0 is lost
+    for i in range(HELD_MAX + 1):
+        assert two.b.faults() == []
+        two.a.send(1, Freed(i))
+        two.b.poll()
+    two.b.poll(1.0)
+    (fault,) = two.b.faults()
+    assert fault.peer == 0 and "wait for one from it that has not come" in fault.reason
+    assert two.b.poll() == [] and not two.b._orders
+
+
+async def test_delivery_into_an_event_loop(two: Two) -> None:
+    got: list[Received] = []
+    two.b.attach(got.extend)
+    two.a.send(1, Freed(1))
+    await until(lambda: len(got) == 1)
+    two.a.send(1, Items(2, "s", 0, 0, [LONG]))
+    two.a.send(1, Freed(3))
+    await until(lambda: len(got) == 3)
+    two.b.detach()
+    two.a.send(1, Freed(4))
+    await asyncio.sleep(0.02)
+    assert len(got) == 3 and two.b._pending()
+    two.b.attach(got.extend)
+    await until(lambda: len(got) == 4)
+    two.a.close()
+    await until(lambda: not two.b._lanes)
+
+
+async def test_a_lane_of_a_peer_that_comes_later() -> None:
+    """As a worker that is restarted: the port is attached already, and what the old lane still held is of an epoch that is over."""
+    world = World("ipc")
+    two = Two(world)
+    got: list[Received] = []
+    try:
+        two.b.attach(got.extend)
+        two.a.send(1, Freed(1))
+        await until(lambda: len(got) == 1)
+        two.a.send(1, Freed(2))
+        two.b.disconnect(0)
+        new, ends = world.port(0, epoch=2), lanes()
+        assert ends is not None
+        new.connect(1, two.b.endpoint, 1, ends[0])
+        new.send(1, Freed(3))
+        two.b.connect(0, new.endpoint, 2, ends[1])
+        await until(lambda: len(got) == 2)
+        assert got == [(0, Freed(1)), (0, Freed(3))]
+    finally:
+        world.close()
+
+
+def test_an_end_that_nobody_needs_is_closed(two: Two) -> None:
+    ends = lanes()
+    assert ends is not None
+    fd = ends[0].fileno()
+    two.a.connect(1, two.b.endpoint, 1, ends[0])  # that epoch is open already
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    ends[1].close()
