@@ -128,7 +128,7 @@ class TorchArrays:
         if isinstance(value, np.ndarray):
             return self._upload(torch.from_numpy(value if value.flags.c_contiguous else value.copy()))
         if isinstance(value, Levels):
-            return self.asarray(value.levels).float().mul_(value.scale).add_(value.offset)
+            return (self.asarray(value.levels) * value.scale).add_(value.offset)
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)

@@ -29,6 +29,7 @@ _NUMPY = {
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 }
+_NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 # dtype name -> the unsigned integer of the same width, for dtypes that only torch knows
 _TORCH_ONLY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
@@ -55,7 +56,7 @@ def flatten(value: Any) -> Flat:
     """Bytes of an array. A tensor on a device is copied to the host, which waits for the device. WireError if it cannot travel."""
     if _is_tensor(value):
         return _flatten_tensor(value)
-    name = value.dtype.name
+    name = _NAMES.get(value.dtype) or value.dtype.name  # of another byte order, for one
     if name not in _NUMPY:
         raise WireError(
             f"an array of dtype {value.dtype} cannot travel; dtypes that can: {', '.join([*_NUMPY, *_TORCH_ONLY])}"

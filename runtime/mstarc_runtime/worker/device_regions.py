@@ -369,29 +369,29 @@ class DeviceLoop:
 
     def _settle(self, run: Run) -> None:
         """Take over the results of a run: what its rows emitted, sent, drew and wrote, in order, and who has ended."""
-        ended, iteration = run.fetch.tensors[:2]
+        ended, iteration = (found.tolist() for found in run.fetch.tensors[:2])
         results, taken = run.read(len(self._fetched), self._captures.in_order)
         leaving: list[tuple[int, DeviceRow]] = []
         for slot, row in run.rows:
             if row.done or not row.row.run.alive:
                 continue
             try:
-                if int(iteration[slot]) > row.row.iteration:
+                if iteration[slot] > row.row.iteration:
                     row.row.head = None
                 taken.replay(self.rank, slot, row, run.steps)
             except Exception as error:
                 self.rank.fail(row.row.run, error)
             if not row.row.run.alive:
                 continue
-            row.row.iteration = int(iteration[slot])
-            if int(ended[slot]) != RUNNING:
+            row.row.iteration = iteration[slot]
+            if ended[slot] != RUNNING:
                 row.done = True
                 leaving.append((slot, row))
         if leaving:
             self.rank.flush()  # what they showed last need not wait until they have left
         for slot, row in leaving:
-            if int(ended[slot]) == FAILED:
+            if ended[slot] == FAILED:
                 self.rank.fail(row.row.run, BadLogits([slot]))
             else:
-                why = "stop" if int(ended[slot]) == STOPPED else "max"
+                why = "stop" if ended[slot] == STOPPED else "max"
                 self._leave(row, why, [value[slot] for value in results])
