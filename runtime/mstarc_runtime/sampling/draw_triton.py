@@ -2,14 +2,16 @@
 
 `draw_adjust` writes logits after penalty and suppression, and finds the best. A cut (the smallest key that stays) is found in three passes:
 by how far below the best they lie, logits have one of 256 levels; two `draw_bins` passes sum what the levels hold (weights for top-p, ones
-for top-k), sixteen bins at a time; `draw_cut` gathers the logits of the level that the cut lies in, by split, and the program of a row
-that is done last finishes it on these few. After the last cut it knows what stays in each split, and picks the id. What one pass has
-summed is joined by the programs of the next. Keys, rules and rounding are those of `sampling.device`: f32 weights, f64 sums.
+for top-k), sixteen bins at a time; `draw_gather` gathers the logits of the level that the cut lies in, by split, and `draw_cut` finishes on
+these few. After the last cut it knows what stays in each split, and picks the id. What one pass has summed is joined by the programs of
+the next. Keys, rules and rounding are those of `sampling.device`: f32 weights, f64 sums.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import triton
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from mstarc_runtime.engines.early_triton import early
 from mstarc_runtime.sampling import draw_passes_triton as passes
+from mstarc_runtime.sampling.draw_cut_triton import draw_cut
 
 if TYPE_CHECKING:
     from mstarc_runtime.sampling.device import SamplerPlan
@@ -122,90 +125,127 @@ class _Draw:
 
     def search(self, number: Tensor, mass: bool, floored: bool) -> None:
         """Find the cut by counting (top-k) or by weights (top-p, above the cut of top-k if `floored`), and with it pick the ids."""
-        rows = self.rows
-        sixteens, ones = (self.empty(self.batch, SPLITS, 16, dtype=torch.float64) for _ in range(2))
-        levels = self.empty(2, self.batch, dtype=torch.int32)
-        aboves = self.empty(2, self.batch, dtype=torch.float64)
-        wanteds = self.empty(self.batch, dtype=torch.float64)
-        share = _share(self.vocab, BLOCK_BINS)
-        lanes = BLOCK_BINS if self.batch <= FEW_ROWS else BLOCK_BINS // 4
-        gathered = self.empty(self.batch, SPLITS, share)
-        counts = self.empty(self.batch, SPLITS, dtype=torch.int32)
-        masses = self.empty(self.batch, SPLITS, dtype=torch.float64)
+        found = _Found.empty(self)
         common = {
             "FLOORED": floored,
             "COLDEST": _COLDEST,
             "LEVELS_EACH": LEVELS_EACH,
             "SPLITS": SPLITS,
-            "SHARE": share,
+            "SHARE": found.gathered.shape[2],
             **early(self.logits.device),
         }
         for step in range(2):
-            passes.draw_bins[self.grid](
-                self.x,
-                self.tops,
-                rows.temperature,
-                rows.top_k,
-                rows.top_p,
-                self.floors,
-                self.stays,
-                ones if step else sixteens,
-                sixteens,
-                levels,
-                aboves,
-                wanteds,
-                self.vocab,
-                STEP=step,
-                MASS=mass,
-                BLOCK=lanes,
-                num_warps=lanes // 32,
-                **common,
-            )
+            self._sum(found, step, mass, common)
+        self._gather(found, common)
+        self._finish(found, number, mass, common)
+
+    def _sum(self, found: _Found, step: int, mass: bool, common: Mapping[str, Any]) -> None:
+        """What sixteen levels hold, or (step 1) each level of the sixteen that the cut lies in."""
+        lanes = BLOCK_BINS if self.batch <= FEW_ROWS else BLOCK_BINS // 4
+        passes.draw_bins[self.grid](
+            self.x,
+            self.tops,
+            self.rows.temperature,
+            self.rows.top_k,
+            self.rows.top_p,
+            self.floors,
+            self.stays,
+            found.ones if step else found.sixteens,
+            found.sixteens,
+            found.levels,
+            found.aboves,
+            found.wanteds,
+            self.vocab,
+            STEP=step,
+            MASS=mass,
+            BLOCK=lanes,
+            num_warps=lanes // 32,
+            **common,
+        )
+
+    def _gather(self, found: _Found, common: Mapping[str, Any]) -> None:
+        """The logits of the level that the cut lies in."""
         passes.draw_gather[self.grid](
             self.x,
             self.tops,
-            rows.temperature,
+            self.rows.temperature,
             self.floors,
             self.stays,
-            sixteens,
-            ones,
-            levels,
-            aboves,
-            wanteds,
-            gathered,
-            counts,
-            masses,
+            found.sixteens,
+            found.ones,
+            found.levels,
+            found.aboves,
+            found.wanteds,
+            found.gathered,
+            found.counts,
+            found.masses,
             self.vocab,
             BLOCK=BLOCK,
             **common,
         )
-        passes.draw_cut[(self.batch,)](
+
+    def _finish(self, found: _Found, number: Tensor, mass: bool, common: Mapping[str, Any]) -> None:
+        """The cut among what was gathered; the last one picks the ids."""
+        draw_cut[(self.batch,)](
             self.x,
             self.tops,
             self.places,
             self.broken,
-            rows.temperature,
-            rows.top_k,
-            rows.top_p,
+            self.rows.temperature,
+            self.rows.top_k,
+            self.rows.top_p,
             number,
             self.floors,
             self.stays,
             self.floor_ties,
-            sixteens,
-            levels,
-            aboves,
-            wanteds,
-            gathered,
-            counts,
-            masses,
+            found.sixteens,
+            found.levels,
+            found.aboves,
+            found.wanteds,
+            found.gathered,
+            found.counts,
+            found.masses,
             self.ids,
             self.usable,
             self.vocab,
             MASS=mass,
-            WIDE=triton.next_power_of_2(share),
+            WIDE=triton.next_power_of_2(found.gathered.shape[2]),
             GATHERED=GATHERED,
             num_warps=8,
             **common,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the passes of one search find for those after them; S splits, N ids of a split.
+
+    sixteens, ones f64 [B, S, 16]: sums by sixteen levels, and by level of one sixteen; levels i32, aboves f64 [2, B]: the sixteen and the
+    level that the cut lies in, and the sums before them; wanteds f64 [B]: the sum to reach; gathered f32 [B, S, N]: logits of that level,
+    `counts` i32 [B, S] of them; masses f64 [B, S]: the sum of the levels before it.
+    """
+
+    sixteens: Tensor
+    ones: Tensor
+    levels: Tensor
+    aboves: Tensor
+    wanteds: Tensor
+    gathered: Tensor
+    counts: Tensor
+    masses: Tensor
+
+    @classmethod
+    def empty(cls, draw: _Draw) -> _Found:
+        batch = draw.batch
+        return cls(
+            sixteens=draw.empty(batch, SPLITS, 16, dtype=torch.float64),
+            ones=draw.empty(batch, SPLITS, 16, dtype=torch.float64),
+            levels=draw.empty(2, batch, dtype=torch.int32),
+            aboves=draw.empty(2, batch, dtype=torch.float64),
+            wanteds=draw.empty(batch, dtype=torch.float64),
+            gathered=draw.empty(batch, SPLITS, _share(draw.vocab, BLOCK_BINS)),
+            counts=draw.empty(batch, SPLITS, dtype=torch.int32),
+            masses=draw.empty(batch, SPLITS, dtype=torch.float64),
         )
 
 
