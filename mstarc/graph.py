@@ -109,6 +109,8 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
+    """Everything that is drawn of a model."""
+
     model: str
     requests: tuple[Card, ...]
     walks: tuple[Card, ...]

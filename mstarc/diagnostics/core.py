@@ -33,6 +33,8 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
+    """Edits that mend a finding. safety: `safe` changes no meaning, `unsafe` may, `placeholder` leaves a blank to fill in."""
+
     title: str
     edits: tuple[tuple[Span, str], ...]
     safety: Literal["safe", "unsafe", "placeholder"]
@@ -40,6 +42,8 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
+    """One finding: where, what, and what to do about it."""
+
     rule: Rule
     message: str
     primary: Label

@@ -42,6 +42,8 @@ class Var:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
+    """-x, or not x."""
+
     op: Literal["-", "not"]
     x: Expr
 
@@ -57,6 +59,8 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class IfThen:
+    """if cond then a else b."""
+
     cond: Expr
     a: Expr
     b: Expr
@@ -80,6 +84,8 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
+    """lo:hi of an `Index`; None where an end is left out."""
+
     low: Expr | None
     high: Expr | None
 
@@ -94,6 +100,8 @@ class FieldOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
+    """[items]."""
+
     items: tuple[Expr, ...]
 
 
@@ -130,6 +138,8 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
+    """enum(members): one of these words."""
+
     members: tuple[str, ...]
     optional: bool = False
 

@@ -30,12 +30,16 @@ class SpecPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A constant: at `path` of the configuration, else `expr`."""
+
     name: str
     path: str = ""
     expr: str = ""
 
 
 class ParamPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A param with its range, both ends included, and its default; "" is none."""
+
     name: str
     type: str
     low: str = ""
@@ -44,6 +48,8 @@ class ParamPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A geometry of keys and values, as expressions."""
+
     name: str
     layers: str
     heads: str
@@ -52,6 +58,8 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A context of a cache. max: entries; when: who has it."""
+
     name: str
     cache: str
     max: str = ""
@@ -59,18 +67,24 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A sampler: expressions by setting. over: the context whose ids count as drawn, or ""."""
+
     name: str
     settings: dict[str, str]
     over: str = ""
 
 
 class PortPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter or result of an op."""
+
     name: str
     type: str
     host: bool = False
 
 
 class OpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An op and its attributes, as `mstarc.ir.declarations.OpAttrs` says; "" is none."""
+
     name: str
     params: list[PortPlan]
     results: list[PortPlan]
@@ -88,12 +102,16 @@ class OpPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of a node."""
+
     name: str
     type: str
     init: str
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A node and its ops. weights: the node whose weights it has, or ""."""
+
     name: str
     kind: str
     ops: list[OpPlan]

@@ -391,6 +391,8 @@ class Node(Struct, frozen=True):
 
 
 class Stream(Struct, frozen=True):
+    """`stream NAME : TYPE [where E] by POLICY(args) [at_end A[(PAD)]] [after_end B] [overlap C] capacity E`."""
+
     name: Name
     type: TypeExpr
     where: Expr | None

@@ -183,6 +183,8 @@ class CheckpointLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankLink(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: its device, its threads (0: as many as suit), and what the placement calls it."""
+
     rank: int
     device: str = "cpu"
     threads: int = 1

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExternStep:
+    """A request program calls a host function."""
+
     name: str
     args: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WalkStep:
+    """A request program runs a walk. closes: the streams that end with it."""
+
     name: str
     args: tuple[Any, ...]
     closes: tuple[str, ...]
@@ -33,6 +37,8 @@ class WalkStep:
 
 @dataclass(frozen=True, slots=True)
 class TogetherStep:
+    """A request program runs arms at the same time: a coroutine by label."""
+
     arms: Mapping[str, Any]
 
 

@@ -118,6 +118,8 @@ class AudioOut(Strict):
 
 
 class StreamOptions(Strict):
+    """What a streamed answer holds beside its pieces."""
+
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 

@@ -35,6 +35,8 @@ def loop_key(region: str, values: Sequence[Any]) -> LoopKey:
 
 
 class Group(Protocol):
+    """Work of several requests that is done in turns: calls of one op, or one region loop."""
+
     name: str
 
     def has_work(self) -> bool: ...

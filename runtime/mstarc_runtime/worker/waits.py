@@ -51,17 +51,23 @@ class LoopWait:
 
 @dataclass(frozen=True, slots=True)
 class SendWait:
+    """A walk sends an item and waits for room."""
+
     stream: str
     item: Any
 
 
 @dataclass(frozen=True, slots=True)
 class TakeWait:
+    """A walk takes one chunk of each stream, and waits until all are there."""
+
     streams: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExternWait:
+    """A walk calls a host function and waits for its results."""
+
     name: str
     args: tuple[Any, ...]
 

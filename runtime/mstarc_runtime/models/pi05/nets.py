@@ -19,6 +19,8 @@ from mstarc_runtime.models.pi05.config import PolicyConfig, VisionConfig
 
 
 class VisionBlock(nn.Module):
+    """One pre-norm block of the tower."""
+
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         width = config.width
@@ -64,6 +66,8 @@ class Patches(nn.Module):
 
 
 class VisionNet(nn.Module):
+    """The tower and its connector: pixels f32 [C, 3, size, size] -> rows [C, tokens, out]."""
+
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.patch = Patches(config)
@@ -131,6 +135,8 @@ class Layer(nn.Module):
 
 
 class LanguageLayer(Layer):
+    """One Gemma layer with its two norms."""
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config, config.width, config.ffn)
         self.eps = config.eps
@@ -144,6 +150,8 @@ class LanguageLayer(Layer):
 
 
 class LanguageNet(nn.Module):
+    """The language model, as far as it is read: rows [ΣT, width] -> keys and values of every layer."""
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.eps = config.eps
@@ -224,6 +232,8 @@ class ExpertNet(nn.Module):
 
 
 class PolicyNet(nn.Module):
+    """Both halves; their layers share one cache."""
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.language = LanguageNet(config)

@@ -49,6 +49,8 @@ def dense(mask: Tensor | None = None) -> Attend:
 
 
 class Block(nn.Module):
+    """One pre-norm block; how it attends is given."""
+
     def __init__(self, stack: Stack) -> None:
         super().__init__()
         self.heads = stack.heads
@@ -108,6 +110,8 @@ class PatchEmbedding(nn.Module):
 
 
 class EncoderNet(StackNet):
+    """Video [B, T, C, H, W] -> features [B, N, width]."""
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config.stack)
         self.grid, self.tubelet = config.grid, config.tubelet
@@ -143,6 +147,8 @@ class EncoderNet(StackNet):
 
 
 class MaskedPredictorNet(StackNet):
+    """Features at some positions -> features at others."""
+
     def __init__(self, config: MaskedConfig) -> None:
         super().__init__(config.stack)
         self.grid = config.grid

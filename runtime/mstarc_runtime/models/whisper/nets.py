@@ -77,6 +77,8 @@ class Layer(nn.Module):
 
 
 class EncoderLayer(Layer):
+    """A layer of the encoder: every position sees every other."""
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., T, d] -> [..., T, d]; every position sees every other."""
         h = self.self_attn_layer_norm(x)
@@ -88,6 +90,8 @@ class EncoderLayer(Layer):
 
 
 class EncoderNet(nn.Module):
+    """mel f32 [n_mels, 2·A], or [B, n_mels, 2·A] -> states [A, d], or [B, A, d]."""
+
     def __init__(self, config: WhisperConfig) -> None:
         super().__init__()
         width = config.d_model
@@ -114,6 +118,8 @@ class EncoderNet(nn.Module):
 
 
 class DecoderLayer(Layer):
+    """A layer of the decoder, with attention to the heard states."""
+
     def __init__(self, width: int, heads: int, ffn: int) -> None:
         super().__init__(width, heads, ffn)
         self.encoder_attn_layer_norm = nn.LayerNorm(width)
@@ -130,6 +136,8 @@ class DecoderLayer(Layer):
 
 
 class DecoderNet(nn.Module):
+    """Packed token ids [ΣT] -> hidden states [ΣT, d] -> logits."""
+
     def __init__(self, config: WhisperConfig) -> None:
         super().__init__()
         width = config.d_model
