@@ -95,9 +95,8 @@ def _value(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
             if isinstance(op, ast.Pow):
                 if abs(right) > LARGEST_POWER:
                     raise FormulaError(f"a power of {right}")
-                left = (
-                    left if abs(left) <= LARGEST_BASE else float(left)
-                )  # which overflows instead of growing without end
+                # a float overflows instead of growing without end
+                left = left if abs(left) <= LARGEST_BASE else float(left)
             return _BINARY[type(op)](left, right)
         case ast.Call(func=ast.Name(id=name), args=args):
             return _CALLS[name](*(_value(arg, value_of) for arg in args))

@@ -88,9 +88,8 @@ class _Trace:
     layout: Layout
     moves: list[Move] = field(default_factory=list)
     held: dict[str, Holder] = field(default_factory=dict)  # context that the walk changes -> where it is at the end
-    needs: dict[tuple[str, str, int], None] = field(
-        default_factory=dict
-    )  # context, its source at the start, where used
+    # context, its source at the start, where used
+    needs: dict[tuple[str, str, int], None] = field(default_factory=dict)
     _at: dict[str, Holder] = field(default_factory=dict)
     _copies: dict[str, set[int]] = field(default_factory=dict)
     _made: dict[ValueId, tuple[int, str, str]] = field(default_factory=dict)  # value -> rank, loop, condition

@@ -34,9 +34,8 @@ def room(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
             _FREE.remove(memory)
     if memory is None:
         memory = mmap.mmap(-1, size)
-    found = np.frombuffer(
-        memory, np.uint8, size
-    )  # not of an array: numpy's views would hold on to that, and not to this one
+    # not of an array: numpy's views would hold on to that, and not to this one
+    found = np.frombuffer(memory, np.uint8, size)
     weakref.finalize(found, _give_back, memory).atexit = False
     return found
 

@@ -86,9 +86,8 @@ async def agree_in_full_pools(seed: int, folder: Path, patch: pytest.MonkeyPatch
                 asyncio.get_running_loop().call_later(chance.random() * 0.01, runs[start].cancel)
             for start, run in runs.items():
                 try:
-                    found = await events_of(
-                        run, within_s=60
-                    )  # six at once, and of some programs each alone takes seconds
+                    # six at once, and of some programs each alone takes seconds
+                    found = await events_of(run, within_s=60)
                 except RequestFailed as error:
                     assert start in dropped and error.status == 499, f"start {start}, {ranks} ranks: {error}"
                 else:

@@ -125,9 +125,8 @@ def test_messages_and_arrays_in_order(world: World) -> None:
     assert a.codec.ring_bytes > 0 and a.counters.sent == 300 and b.counters.received == 300
 
 
-@pytest.mark.parametrize(
-    "size", [100, 1000, 50_000]
-)  # in the body, in the ring or a frame, a frame that zmq need not copy
+# in the body, in the ring or a frame, a frame that zmq need not copy
+@pytest.mark.parametrize("size", [100, 1000, 50_000])
 def test_what_is_sent_may_change_afterwards(world: World, size: int) -> None:
     a, b = world.two()
     slot = np.zeros(size)

@@ -55,12 +55,13 @@ class Event:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a request ended: per walk the loops' causes (`stop`, `max`) and counts."""
+    """How a request ended.
 
-    causes: dict[str, str] = field(default_factory=dict)  # "<walk>.<loop>" -> stop | max
-    counts: dict[str, int] = field(
-        default_factory=dict
-    )  # "<walk>.<loop>" -> bodies; "context:<name>" -> longest length
+    causes: `<walk>.<loop>` -> `stop` or `max`; counts: the same -> bodies that were run, and `context:<name>` -> its greatest length.
+    """
+
+    causes: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 AHEAD = 4  # starts of one coroutine that may wait on a rank: their arguments lie in its memory

@@ -84,9 +84,8 @@ def attend_packed(
     entry = torch.arange(table.shape[1] * page_size, device=data.device)
     slots = table.long()[:, entry // page_size] * page_size + entry % page_size  # [B, entries]
     there = (entry < length[:, None]).view(-1)
-    entries = (
-        data[:, slots.view(-1)].masked_fill(~there[:, None], 0.0).to(q.dtype)
-    )  # [2 · kv_heads, B · entries, head_dim]
+    # [2 · kv_heads, B · entries, head_dim]
+    entries = data[:, slots.view(-1)].masked_fill(~there[:, None], 0.0).to(q.dtype)
     owner = torch.arange(batch, device=data.device).repeat_interleave(len(entry))
     keys, values, mask = entries[:kv_heads], entries[kv_heads:], (lane[:, None] == owner) & there
     if k is not None and v is not None:

@@ -19,7 +19,7 @@ from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PagedPool
 
 IN_PLACE_MIN = (
-    160  # entries from which reading in place beats a shared gather (measured on CPU; a kernel costs ~35 us there)
+    160  # entries from which reading in place beats a shared gather (measured on a CPU: a kernel costs 35 µs there)
 )
 BATCH_ROWS_MAX = 8  # requests with more rows each are big enough to go alone
 PAD_SLACK = 64  # entries of padding that are cheaper than another kernel

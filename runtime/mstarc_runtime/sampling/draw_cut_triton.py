@@ -62,9 +62,7 @@ def draw_cut(
     place = gathered + row * SPLITS * SHARE + (member // GATHERED) * SHARE + member % GATHERED
     have_here = tl.load(counts + row * SPLITS + member // GATHERED)
     low, high = _bounds(place, have_here, most, SPLITS, GATHERED)
-    cut, above = _cut_key(
-        place, have_here, most, low, high, best, heat, wanted, above, MASS, SPLITS, GATHERED
-    )  # fmt: skip
+    cut, above = _cut_key(place, have_here, most, low, high, best, heat, wanted, above, MASS, SPLITS, GATHERED)
     mass = tl.load(masses + row * SPLITS + lane)
     mass, ties = _around_cut(gathered, have, most, row, cut, mass, best, heat, MASS, SPLITS, SHARE, GATHERED)
     if MASS:

@@ -183,9 +183,8 @@ def draw_bins(
     if FLOORED:
         floor = tl.load(floors + row)
     digit = tl.arange(0, 16)
-    acc = tl.zeros(
-        [16, BLOCK], tl.float32
-    )  # so that a thread has all bins of its ids; a lane adds few weights, none above 1
+    # a thread has all bins of its ids; f32 will do: a lane adds few weights, none above 1
+    acc = tl.zeros([16, BLOCK], tl.float32)
     for start in tl.static_range(0, SHARE, BLOCK):
         at = split * SHARE + start + tl.arange(0, BLOCK)
         counts = at < vocab

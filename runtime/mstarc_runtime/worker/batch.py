@@ -40,7 +40,7 @@ class Row:
         self.error: BaseException | None = None
         self.parked = False  # a stream will wake the loop for this row
         self.head: dict[str, int] | None = (
-            None  # items by stream that a device loop sent in the head of the present iteration, if it did it
+            None  # if a device loop did that of the present iteration: items sent, by stream
         )
 
     @property

@@ -167,9 +167,8 @@ class DeviceBatch:
             self._iter.add_(self._running)
             if step == 0:  # a row that runs at all in this run does so in its first iteration
                 state.ahead[:rows].logical_and_(~began)
-        self._leave(
-            self._active & (self._iter >= state.bound[:rows]), carry, SPENT
-        )  # none runs past its bound: `until`
+        spent = self._active & (self._iter >= state.bound[:rows])  # none runs past its bound: `until`
+        self._leave(spent, carry, SPENT)
         self._run_head(body, carry, fixed)
         outcome = self._outcome()  # holds copies: the first iteration may have recorded the carried values themselves
         for value, last in zip(state.carry, carry, strict=True):

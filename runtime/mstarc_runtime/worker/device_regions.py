@@ -353,9 +353,8 @@ class DeviceLoop:
                 row.moved = row.row.session.moved
                 self.state.show_pages(slot, row.row.session)
             for name, written in row.written.items():
-                self.state.contexts[name].set_pages(
-                    slot, written.context.pages
-                )  # more, or a copy of one that a fork shares
+                # there may be more, or a copy of one that a fork shares
+                self.state.contexts[name].set_pages(slot, written.context.pages)
         self.state.limits.copy_(limits, non_blocking=True)
         for slots in self.state.contexts.values():
             slots.upload()

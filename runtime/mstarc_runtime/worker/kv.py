@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,9 +39,23 @@ DTYPES = {
 POOL_BYTES = 2 << 30  # the most one pool takes on a host
 POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
 SWAP_SHARE = (
-    0.25  # of the host's memory that is free at start-up, for pages of full pools; no pool takes more than it has pages
+    0.25  # of the host's memory that is free at start-up, for pages of full pools; no pool takes more than its size
 )
 POOL_SHARE_GPU = 0.8  # of what the weights left on a GPU, for all pools of its ranks together; the rest is for activations and graphs
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One call of an op for several rows, before it is run.
+
+    outcomes: by row, so far; calls: the rows that are run; twins: rows with the row whose outcome is theirs, too; forks: contexts of
+    sessions that become copies of others after the call.
+    """
+
+    outcomes: list[Any]
+    calls: list[tuple[int, Call]] = field(default_factory=list)
+    twins: list[tuple[int, int]] = field(default_factory=list)
+    forks: list[tuple[Session, str, str]] = field(default_factory=list)
 
 
 def free_bytes() -> int:
@@ -155,23 +170,46 @@ class TransformerOps:
         Contexts with one history are run once: of two rows that are one call but for such contexts, the second takes the result of the
         first; a call that writes two writes one, and the other becomes its fork.
         """
-        link, cache = bound.link, bound.node.cache
         for swap in self.swaps_of(bound):
             if swap.waiting and any(swap.away(session) for session in sessions):
                 raise OutOfPages(0, swap.pool)
-        outcomes: list[Any] = [ABSENT] * len(rows)
-        calls: list[Call] = []
-        rows_of: list[int] = []
-        same: dict[Hashable, int] = {}  # call and history -> the row that runs
-        twins: list[tuple[int, int]] = []
-        forks: list[tuple[Session, str, str]] = []
+        batch = self._sorted(bound, sessions, rows, places)
+        if not batch.calls:
+            return batch.outcomes
+        extra = handed.rows([i for i, call in batch.calls for _ in call.contexts])
+        columns = self._engines[bound.node.cache].call(
+            lambda run, *args: bound.check.packed(bound.method(run, *extra, *args)),
+            self.spec(bound),
+            [call for _, call in batch.calls],
+            self._graphs.get(bound.name),
+        )
+        for k, (i, _) in enumerate(batch.calls):
+            values = tuple(column[k] for column in columns)
+            batch.outcomes[i] = values[0] if len(values) == 1 else values or None
+        for i, first in batch.twins:
+            batch.outcomes[i] = batch.outcomes[first]
+        for session, target, source in batch.forks:
+            session.fork(target, source)
+        return batch.outcomes
+
+    def _sorted(
+        self,
+        bound: BoundOp,
+        sessions: Sequence[Session],
+        rows: Sequence[tuple[Any, ...]],
+        places: Sequence[Place],
+    ) -> _Batch:
+        """Which rows are run, and which take what another gives."""
+        link = bound.link
         pure = not handed_count(bound.node, link)  # else what a run draws or keeps is its own
+        batch = _Batch([ABSENT] * len(rows))
+        same: dict[Hashable, int] = {}  # call and history -> the row that runs
         for i, (session, row, place) in enumerate(zip(sessions, rows, places, strict=True)):
             takes = count_rows(link, row, session)
             if takes == 0:
-                outcomes[i] = None
+                batch.outcomes[i] = None
                 continue
-            writes = place.writes or (() if link.frozen else self._contexts_of[cache])
+            writes = place.writes or (() if link.frozen else self._contexts_of[bound.node.cache])
             found = self._contexts(link, session, writes, place.reads, takes, pure)
             if found is None:
                 continue
@@ -179,30 +217,12 @@ class TransformerOps:
             if link.frozen and pure and place.call is not None:
                 first = same.setdefault((place.call, contexts[0].history), i)
                 if first != i:
-                    twins.append((i, first))
+                    batch.twins.append((i, first))
                     continue
-            rows_of.append(i)
             advance = _host_number(link.advance, session, row)
-            calls.append(Call(row, contexts, takes, source, _offsets(link, session, row), advance))
-            forks += [(session, target, of) for target, of in copies]
-        if not calls:
-            return outcomes
-        lanes = [i for i, call in zip(rows_of, calls, strict=True) for _ in call.contexts]
-        extra = handed.rows(lanes)
-        columns = self._engines[cache].call(
-            lambda run, *args: bound.check.packed(bound.method(run, *extra, *args)),
-            self.spec(bound),
-            calls,
-            self._graphs.get(bound.name),
-        )
-        for k, i in enumerate(rows_of):
-            values = tuple(column[k] for column in columns)
-            outcomes[i] = values[0] if len(values) == 1 else values or None
-        for i, first in twins:
-            outcomes[i] = outcomes[first]
-        for session, target, of in forks:
-            session.fork(target, of)
-        return outcomes
+            batch.calls.append((i, Call(row, contexts, takes, source, _offsets(link, session, row), advance)))
+            batch.forks += [(session, target, of) for target, of in copies]
+        return batch
 
     def _contexts(
         self, link: OpLink, session: Session, writes: tuple[str, ...], reads: tuple[str, ...], takes: int, pure: bool

@@ -34,9 +34,8 @@ class OneRow:
 
     def __init__(self, plan: SamplerPlan, vocab: int, device: torch.device, runner: Runner) -> None:
         self._rows = SamplerRows(plan, 1, vocab, device)
-        self._marks = torch.zeros(
-            vocab + 2, dtype=torch.bool, device=device
-        )  # of ids below 0, the vocabulary, and ids beyond
+        # of ids below 0, the vocabulary, and ids beyond
+        self._marks = torch.zeros(vocab + 2, dtype=torch.bool, device=device)
         if plan.penalty:
             self._rows.seen = self._marks[None, 1:-1]
         self._logits = torch.zeros(1, vocab, device=device)
