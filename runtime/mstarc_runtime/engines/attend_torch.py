@@ -123,6 +123,13 @@ def append_packed(
     data.index_copy_(1, places, torch.where(starts[-1] > 0, both, data[:, places]))
 
 
+def positions_of(position: Tensor, starts: Tensor, rows: int, seq: bool) -> Tensor:
+    """Positions of packed rows, i64 [rows], of requests that begin at `position` i32 [B]: one after the other if `seq`, else the same."""
+    lane = lanes(starts, rows).clamp(max=len(position) - 1)
+    found = position.long()[lane]
+    return found + torch.arange(rows, device=starts.device) - starts.long()[lane] if seq else found
+
+
 def lanes(starts: Tensor, rows: int) -> Tensor:
     """The request of each packed row, i64 [rows]; B for rows that are nobody's."""
     return torch.searchsorted(

@@ -34,6 +34,15 @@ def attention_on(device: torch.device) -> Callable[..., Tensor]:
     return attend_torch.attend_packed
 
 
+def places_on(device: torch.device) -> Any:
+    """`positions_of` and `append_packed` for tensors of that device."""
+    if device.type == "cuda":
+        from mstarc_runtime.engines import places_triton
+
+        return places_triton
+    return attend_torch
+
+
 @dataclass(frozen=True, slots=True)
 class RaggedOp:
     """What a graph must know of an op beside its spec: dtype and dims of each argument of one request, a `packed` one without its first.
@@ -179,14 +188,11 @@ class StaticRun:
     ) -> None:
         self._spec, self._pool, self._rows = spec, pool, rows
         self._table, self._length, self._starts = table, length, starts
-        self._attend = attention_on(length.device)
+        self._attend, self._on = attention_on(length.device), places_on(length.device)
         self._written: set[int] = set()
         self.last = starts[1:].long() - 1
         self.last.clamp_(min=0)
-        lane = attend_torch.lanes(starts, rows).clamp(max=len(length) - 1)
-        self.positions = position.long()[lane]
-        if spec.positions == "seq":
-            self.positions += torch.arange(rows, device=starts.device) - starts.long()[lane]
+        self.positions = self._on.positions_of(position, starts, rows, spec.positions == "seq")
 
     @property
     def rows(self) -> list[int]:
@@ -216,7 +222,7 @@ class StaticRun:
         """See `Run.write`."""
         self._note(layer)
         data, size = self._pool.data[layer], self._pool.page_size
-        attend_torch.append_packed(data, k, v, self._table, self._length, self._starts, page_size=size)
+        self._on.append_packed(data, k, v, self._table, self._length, self._starts, page_size=size)
 
     def cross(self, layer: int, q: Tensor, *, scale: float | None = None) -> Tensor:
         """See `Run.cross`: an op that attends across has no graph."""
