@@ -74,7 +74,7 @@ def flow(policy: Policy, device: str, dtype: torch.dtype, read: Reading, velocit
     draw = torch.Generator().manual_seed(2)
 
     def look(run: Any, rows: Tensor) -> None:
-        read(policy.net.language, run, rows, nets.rotation(run.positions, policy._frequencies))
+        read(policy.net.language, run, rows, policy._frequencies)
 
     def step(run: Any, x: Tensor, t: Tensor) -> Tensor:
         found: Tensor = velocity(policy, run, x, t)

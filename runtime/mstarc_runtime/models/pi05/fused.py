@@ -8,23 +8,27 @@ from __future__ import annotations
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Run
 from mstarc_runtime.engines.slots import SlotsRun
 from mstarc_runtime.models import fused_triton as fused
+from mstarc_runtime.models import product_cuda
 from mstarc_runtime.models.pi05 import flow_triton as kernels
 from mstarc_runtime.models.pi05.flow_step import FlowStep
 from mstarc_runtime.models.pi05.nets import ExpertNet, LanguageLayer, LanguageNet, Layer, VisionBlock, VisionNet
+from mstarc_runtime.models.pi05.patches_triton import patches
 from mstarc_runtime.models.pi05.times_triton import Times
 
-Turn = tuple[Tensor, Tensor]  # cosines and signed sines, each [ΣT, 1, head_dim]
+Turn = tuple[Tensor, Tensor]  # cosines and sines, each [ΣT, head_dim / 2]
 
 
 def hidden(net: VisionNet, images: Tensor) -> Tensor:
     """See `VisionNet.hidden`."""
-    x = net.embedded(images)
-    shape, x = x.shape, x.flatten(0, 1)
+    patch, position = net.patch, net.position
+    x = patches(images, patch.weight, patch.bias, position, net.norm.weight.dtype)
+    shape = (len(images), *position.shape)
     y: Tensor | None = None
     for block in net.blocks:
         assert isinstance(block, VisionBlock)
@@ -36,16 +40,17 @@ def hidden(net: VisionNet, images: Tensor) -> Tensor:
     return fused.add_layer_norm(x, y, net.norm.weight, net.norm.bias, net.norm.eps).view(shape)
 
 
-def read(net: LanguageNet, run: Run, x: Tensor, turn: Turn) -> None:
+def read(net: LanguageNet, run: Run, x: Tensor, frequencies: Tensor) -> None:
     """See `LanguageNet.read`; x [ΣT, width] is overwritten."""
     *layers, last = net.layers
+    turn = kernels.angles(run.positions, frequencies)
     y: Tensor | None = None
     for number, layer in enumerate(layers):
         assert isinstance(layer, LanguageLayer)
         y = _mix(layer, run, number, fused.add_rms_norm(x, y, layer.norm1, net.eps, x.dtype), turn)
         y = _feed(layer, fused.add_rms_norm(x, y, layer.norm2, net.eps, x.dtype))
     assert isinstance(last, LanguageLayer)
-    last.store(run, len(layers), fused.add_rms_norm(x, y, last.norm1, net.eps, x.dtype), turn)
+    _store(last, run, len(layers), fused.add_rms_norm(x, y, last.norm1, net.eps, x.dtype), turn)
 
 
 class Flow:
@@ -86,13 +91,22 @@ class Flow:
 def _mix(layer: Layer, run: Run, number: int, x: Tensor, turn: Turn) -> Tensor:
     """Attention of normed rows [ΣT, width] -> the same shape."""
     qkv = layer.qkv(x).unflatten(-1, (-1, layer.head_dim))
-    turned, half = layer.heads + layer.kv_heads, layer.head_dim // 2
-    fused.rotate(qkv, turned, turn[0][:, 0, :half], turn[1][:, 0, half:])
+    turned = layer.heads + layer.kv_heads
+    fused.rotate(qkv, turned, *turn)
     mixed = run.attend(number, qkv[:, : layer.heads], qkv[:, layer.heads : turned], qkv[:, turned:])
     summed: Tensor = layer.out(mixed.flatten(1))
     return summed
 
 
+def _store(layer: Layer, run: Run, number: int, x: Tensor, turn: Turn) -> None:
+    """See `Layer.store`."""
+    kv = F.linear(x, layer.qkv.weight[layer.heads * layer.head_dim :]).view(len(x), -1, layer.head_dim)
+    fused.rotate(kv, layer.kv_heads, *turn)
+    run.write(number, kv[:, : layer.kv_heads], kv[:, layer.kv_heads :])
+
+
 def _feed(layer: Layer, x: Tensor) -> Tensor:
-    fed: Tensor = layer.down(fused.gelu_mul(layer.gate_up(x)))
+    gate_up = layer.gate_up.weight
+    own = len(x) >= product_cuda.ROWS_LEAST and product_cuda.runs_on(gate_up)
+    fed: Tensor = layer.down(product_cuda.gated_gelu(x, gate_up) if own else fused.gelu_mul(layer.gate_up(x)))
     return fed

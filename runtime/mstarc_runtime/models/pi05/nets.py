@@ -159,7 +159,7 @@ class LanguageNet(nn.Module):
         self.layers = nn.ModuleList(LanguageLayer(config) for _ in range(config.layers))
         self.norm = nn.Parameter(torch.empty(config.width))
 
-    def read(self, run: Run, x: Tensor, turn: tuple[Tensor, Tensor]) -> None:
+    def read(self, run: Run, x: Tensor, frequencies: Tensor) -> None:
         """Rows [ΣT, width] -> keys and values of all layers. Of the last layer nothing else is needed, so nothing else runs.
 
         On a GPU the rows are overwritten.
@@ -167,8 +167,9 @@ class LanguageNet(nn.Module):
         if x.is_cuda:
             from mstarc_runtime.models.pi05 import fused
 
-            fused.read(self, run, x, turn)
+            fused.read(self, run, x, frequencies)
             return
+        turn = rotation(run.positions, frequencies)
         *layers, last = self.layers
         for layer, each in enumerate(layers):
             x = each(run, layer, x, turn)

@@ -67,7 +67,7 @@ class Policy:
     def read(self, run: Run, rows: Tensor) -> None:
         """Packed rows [ΣS, d] -> keys and values of every layer in the op's context."""
         net = self.net.language
-        net.read(run, rows.to(net.embed.dtype, copy=True), rotation(run.positions, self._frequencies))
+        net.read(run, rows.to(net.embed.dtype, copy=True), self._frequencies)
 
     def velocity(self, run: Run, x: Tensor, t: Tensor) -> Tensor:
         """Noisy actions [B, horizon, action_dim] at times [B] -> velocities of the same shape, f32."""
