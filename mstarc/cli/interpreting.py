@@ -7,7 +7,6 @@ are the same on the real weights only where these do not decide.
 from __future__ import annotations
 
 import json
-import reprlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,36 +108,24 @@ def _kind(value: Value) -> str:
 
 
 def _value(declared: Value, given: Any) -> Any:
+    """A value of the command line as the machine takes it. What is not of the type is left for the interpreter to refuse."""
     match declared.type:
         case Media():
             return Box(digest(given.hex()), (3,))
         case Tensor():
-            return _tensor(declared.name, given)
+            return _rows(given)
         case Parts():
             return [_part(part) for part in given] if isinstance(given, list) else [_part(given)]
-        case Scalar("bytes"):
-            return given
-        case Scalar(name):
-            return _scalar(declared.name, name, given)
+        case Scalar("float") if isinstance(given, int) and not isinstance(given, bool):
+            return float(given)
         case _:
             return given
 
 
-def _scalar(name: str, kind: str, given: Any) -> Any:
-    good = {"int": (int,), "float": (int, float), "bool": (bool,), "text": (str,)}[kind]
-    if not isinstance(given, good) or (kind != "bool" and isinstance(given, bool)):
-        raise Failure(f"--input {name} must be {kind}, not {reprlib.repr(given)}", USAGE)
-    return float(given) if kind == "float" else given
-
-
-def _tensor(name: str, given: Any) -> Any:
-    """Nested lists of numbers, or the array of a .npy file, as the machine's rows."""
+def _rows(given: Any) -> Any:
+    """Nested lists, or the array of a .npy file, as the machine's rows."""
     given = given.tolist() if hasattr(given, "tolist") else given
-    if isinstance(given, list):
-        return Row(_tensor(name, item) for item in given)
-    if not isinstance(given, int | float):
-        raise Failure(f"--input {name} must be a number or a list of numbers, not {reprlib.repr(given)}", USAGE)
-    return given
+    return Row(map(_rows, given)) if isinstance(given, list) else given
 
 
 def _part(given: Any) -> SimpleNamespace:

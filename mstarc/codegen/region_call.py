@@ -24,10 +24,10 @@ from mstarc.codegen.expressions import NOT, Place, quoted, text
 from mstarc.codegen.layout import INDENT, WIDTH, Call, Group, Part
 from mstarc.codegen.source import Writer, bind, tuple_of
 from mstarc.ir.core import Compute
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Binary, Chunk, Expr, Lit, Unary, ValueId
 from mstarc.ir.visit import every_op, results_of, vars_of
 from mstarc.passes.form_regions import Body, Region
-from mstarc.passes.ranges import shown
 from mstarc.passes.straight_lines import statements
 
 

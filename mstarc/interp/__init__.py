@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mstarc.interp.admit import check_inputs, check_names
 from mstarc.interp.calls import Calls
 from mstarc.interp.errors import Deadlock, ExecutionError, InterpretError, RequestRefused
 from mstarc.interp.hash_machine import HashMachine
@@ -80,15 +81,17 @@ def interpret(
     Raises `RequestRefused` for what the client did wrong, `Deadlock`, or `ExecutionError`.
     """
     entry = _entry(program, request)
-    _check_inputs(entry, inputs)
+    params = {name: value for name, value in (params or {}).items() if value is not None}
+    check_names(program, entry, inputs, params)
     wanted = frozenset(wants if wants is not None else (name for name, optional in entry.outputs if not optional))
     given = frozenset(_given(entry, inputs))
     try:
-        scope = RequestScope(program, machine, params or {}, given, wanted)
+        scope = RequestScope(program, machine, params, given, wanted)
+        found = check_inputs(entry, inputs, scope)
         run = Run(program, machine, scope, Calls(program, machine, scope, seed), Scheduler(order), Reach(program))
         frame = Frame(scope, machine, "", "request")
         for value in entry.inputs:
-            frame.bind(value, inputs.get(value.name, ABSENT))
+            frame.bind(value, found.get(value.name, ABSENT))
         run.scheduler.start("request", run.block(entry.body, frame, NOTHING))
         run.scheduler.run()
     except FoldError as error:
@@ -106,20 +109,10 @@ def _entry(program: Program, name: str) -> Request:
     raise RequestRefused(f"there is no request `{name}`" if name else f"name one of the requests {names}", "request")
 
 
-def _check_inputs(entry: Request, inputs: Mapping[str, Any]) -> None:
-    names = {value.name for value in entry.inputs}
-    for name in inputs:
-        if name not in names:
-            raise RequestRefused(f"request `{entry.name}` has no input `{name}`", name)
-    for value in entry.inputs:
-        if value.name not in inputs and not getattr(value.type, "optional", False):
-            raise RequestRefused(f"request `{entry.name}` needs the input `{value.name}`", value.name)
-
-
 def _given(entry: Request, inputs: Mapping[str, Any]) -> Iterable[str]:
     """The modalities that the request brings."""
     for value in entry.inputs:
-        if value.name not in inputs:
+        if inputs.get(value.name) is None:
             continue
         match value.type:
             case Media(modality):

@@ -7,11 +7,11 @@ from typing import Any
 from mstarc.interp.contexts import Contexts
 from mstarc.interp.errors import ExecutionError
 from mstarc.interp.machine import DrawKey, Machine, OpRun, SamplerState
-from mstarc.interp.scope import Frame, RequestScope, bind_dims
+from mstarc.interp.scope import Frame, RequestScope, bind_dims, checked_length
 from mstarc.ir.core import Invoke, Program, Sample
 from mstarc.ir.declarations import Node, OpDecl, Port
 from mstarc.ir.fold import ABSENT, ID_LISTS, FoldError, flat_ids, fold
-from mstarc.ir.types import Ref, Tensor, Type
+from mstarc.ir.types import Expr, Ref, Tensor, Type
 
 
 class Calls:
@@ -70,7 +70,7 @@ class Calls:
         nothing = (ABSENT,) * len(decl.results)
         if not all(self.contexts[name].on for name in op.reads):
             return nothing
-        scope = OpScope(frame, decl, args)
+        scope = OpScope(frame, node.name, decl, args)
         takes = self._takes(node, decl, scope) if node.kind == "transformer" else 0
         if node.kind == "transformer" and takes == 0:
             return nothing
@@ -121,7 +121,7 @@ class Calls:
             cells = self.cells[name] = {}
             for state in self._nodes[name].states:
                 dims = state.type.dims if isinstance(state.type, Tensor) else ()
-                sizes = tuple(int(scope.eval(dim)) for dim in dims)
+                sizes = tuple(checked_length(scope.eval(dim), dim, f"cell `{name}.{state.name}`") for dim in dims)
                 cells[state.name] = self._machine.cell(state.type, sizes, scope.eval(state.init))
         return cells
 
@@ -137,7 +137,9 @@ class Calls:
 
     def _takes(self, node: Node, decl: OpDecl, scope: OpScope) -> int:
         if decl.attrs.takes is not None:
-            return int(scope.eval(decl.attrs.takes))
+            return checked_length(
+                scope.eval(decl.attrs.takes), decl.attrs.takes, f"`takes` of op `{node.name}.{decl.name}`"
+            )
         token = _token_input(decl)
         if token is None:
             raise ExecutionError(f"op `{node.name}.{decl.name}` does not say how many entries it takes")
@@ -185,8 +187,8 @@ def _token_input(decl: OpDecl) -> int | None:
 class OpScope:
     """The scope of an op's attributes and types: its free dims from the arguments, its host parameters by name."""
 
-    def __init__(self, frame: Frame, decl: OpDecl, args: tuple[Any, ...]) -> None:
-        self._frame, self._decl, self.args = frame, decl, args
+    def __init__(self, frame: Frame, node: str, decl: OpDecl, args: tuple[Any, ...]) -> None:
+        self._frame, self._node, self._decl, self.args = frame, node, decl, args
         self.walk = frame.walk
         self._dims: dict[str, Any] = {}
         for port, arg in zip(decl.params, args, strict=True):
@@ -224,10 +226,11 @@ class OpScope:
 
     def _shape(self, port: Port) -> tuple[int | None, ...]:
         kind: Type = port.type
-        return tuple(self._dim(d) for d in kind.dims) if isinstance(kind, Tensor) else ()
+        return tuple(self._dim(d, port.name) for d in kind.dims) if isinstance(kind, Tensor) else ()
 
-    def _dim(self, dim: Any) -> int | None:
+    def _dim(self, dim: Expr, port: str) -> int | None:
         try:
-            return int(fold(dim, self))
+            found = fold(dim, self)
         except FoldError:
             return None
+        return checked_length(found, dim, f"result `{port}` of op `{self._node}.{self._decl.name}`")

@@ -14,7 +14,7 @@ from mstarc.interp.errors import ExecutionError, RequestRefused
 from mstarc.interp.machine import Machine
 from mstarc.interp.reach import NOTHING, Ends, Reach
 from mstarc.interp.schedule import Scheduler, Steps, Wait
-from mstarc.interp.scope import Frame, RequestScope
+from mstarc.interp.scope import Frame, RequestScope, checked_length
 from mstarc.interp.streams import LiveStream
 from mstarc.ir.core import (
     Block,
@@ -156,7 +156,8 @@ class Run:
                 frame.bind(op.result, self.calls.sample(op, frame))
             case Noise():
                 assert isinstance(op.result.type, Tensor)
-                shape = tuple(int(frame.eval(dim)) for dim in op.result.type.dims)
+                what = f"walk `{frame.walk}`: a dim of noise `{op.site}`"
+                shape = tuple(checked_length(frame.eval(dim), dim, what, frame.names) for dim in op.result.type.dims)
                 key = self.calls.key(frame.walk, op.site)
                 frame.bind(op.result, self.machine.noise(op.result.type.dtype, shape, key))
             case Extern():
@@ -307,7 +308,9 @@ class Run:
             # for the streams of an outer `together`, all arms here are one arm
             others = after.union(*(r for j, r in enumerate(reaches) if j != k))
             roles = (*frame.roles, (streams, arm.label))
-            inner = Frame(self.scope, self.machine, frame.walk, arm.label, roles, frame.values, frame.dims)
+            inner = Frame(
+                self.scope, self.machine, frame.walk, arm.label, roles, frame.values, frame.dims, names=frame.names
+            )
             steps = self._arm(arm.body, inner, others if frame.roles else NOTHING)
             tasks.append(self.scheduler.start(arm.label, steps))
         yield Wait(

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mstarc.interp.admit import param_value
 from mstarc.interp.errors import ExecutionError, RequestRefused
 from mstarc.interp.machine import Machine
 from mstarc.interp.streams import ChunkHandle, LiveStream
 from mstarc.ir.core import Program, Value
 from mstarc.ir.declarations import Param
 from mstarc.ir.fold import ABSENT, FoldError, field_of, fold
-from mstarc.ir.types import Enum, Expr, Ref, Scalar, Struct, Tensor, Type, ValueId
+from mstarc.ir.text.expressions import shown
+from mstarc.ir.types import Expr, Ref, Struct, Tensor, Type, ValueId
 
 
 class RequestScope:
@@ -36,9 +38,6 @@ class RequestScope:
         for let in program.lets:
             self._exprs["let", let.name] = lambda e=let.expr: fold(e, self)  # type: ignore[misc]
         self._known: dict[tuple[str, str], Any] = {}
-        unknown = sorted(set(params) - {p.name for p in program.params})
-        if unknown:
-            raise RequestRefused(f"there is no param `{unknown[0]}`", unknown[0])
         for p in program.params:
             self.ref(Ref("param", p.name))
 
@@ -86,33 +85,16 @@ class RequestScope:
 
     def _param(self, param: Param) -> Any:
         if param.name in self._params:
-            value = _converted(param, self._params[param.name])
+            value = param_value(param, self._params[param.name])
         elif param.default is not None:
             return fold(param.default, self)
         else:
-            raise RequestRefused(f"param `{param.name}` is required", param.name)
+            raise RequestRefused(f"parameter `{param.name}` is required", param.name)
         low = None if param.low is None else fold(param.low, self)
         high = None if param.high is None else fold(param.high, self)
         if (low is not None and value < low) or (high is not None and value > high):
-            raise RequestRefused(f"param `{param.name}` = {value} is outside {low}..{high}", param.name)
+            raise RequestRefused(f"`{param.name}` must be in {low}..{high}, not {value}", param.name)
         return value
-
-
-def _converted(param: Param, value: Any) -> Any:
-    """The value as the param's type has it. Raises `RequestRefused`."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "int": (int,),
-        "float": (int, float),
-        "bool": (bool,),
-        "text": (str,),
-        "bytes": (bytes,),
-    }
-    match param.type:
-        case Scalar(name) if isinstance(value, kinds[name]) and (name == "bool") == isinstance(value, bool):
-            return float(value) if isinstance(value, int) and name == "float" else value
-        case Enum(members) if value in members:
-            return value
-    raise RequestRefused(f"param `{param.name}` has the value {value!r}, which is not of its type", param.name)
 
 
 @dataclass(slots=True)
@@ -131,6 +113,7 @@ class Frame:
     dims: dict[str, int] = field(default_factory=dict)
     iters: dict[str, int] = field(default_factory=dict)
     gathers: list[dict[str, list[Any]]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
     _namers: dict[str, ValueId] = field(default_factory=dict)
 
     def ref(self, ref: Ref) -> Any:
@@ -164,6 +147,7 @@ class Frame:
         if value is None:
             return
         self.values[value.id] = found
+        self.names[value.id] = value.name
         sizes: dict[str, int] = {}
         bind_dims(value.type, found.value if isinstance(found, ChunkHandle) else found, self.machine, sizes)
         for name, size in sizes.items():
@@ -176,6 +160,13 @@ class Frame:
             if name in streams:
                 return streams[name]
         return None
+
+
+def checked_length(found: Any, expr: Expr, what: str, names: Mapping[int, str] | None = None) -> int:
+    """The length that an expression gives. Raises `ExecutionError` that names it if there is no such length."""
+    if found < 0:
+        raise ExecutionError(f"{what}: `{shown(expr, names)}` is {found}, and a length is 0 or more")
+    return int(found)
 
 
 def bind_dims(kind: Type, value: Any, machine: Machine, dims: dict[str, int]) -> None:

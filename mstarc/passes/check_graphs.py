@@ -6,7 +6,8 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Program
 from mstarc.ir.declarations import OpDecl
-from mstarc.passes.ranges import Ranges, shown
+from mstarc.ir.text.expressions import shown
+from mstarc.passes.ranges import Ranges
 
 
 def check_graphs(program: Program, report: Collector) -> None:

@@ -8,10 +8,11 @@ from math import inf
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Block, ForChunks, Invoke, Loop, Next, Noise, Op, Program, Sample, Stop
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Expr, Ref, ValueId
 from mstarc.ir.visit import blocks_of, entries_of, every_expr, exprs_of, results_of, vars_of
 from mstarc.passes.effects import Names
-from mstarc.passes.ranges import Interval, Ranges, definitions, shown, value_names, walk_ranges
+from mstarc.passes.ranges import Interval, Ranges, definitions, value_names, walk_ranges
 
 
 def check_loops(program: Program, report: Collector) -> None:

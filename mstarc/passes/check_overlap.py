@@ -14,11 +14,12 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
 from mstarc.ir.core import Collect, Compute, Emit, Extern, ForChunks, Invoke, Next, Op, Program, Send, Value, Walk
 from mstarc.ir.declarations import Stream
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Apply, Expr, FieldOf, Index, Ref, Tensor, ValueId, Var
 from mstarc.ir.visit import blocks_of, every_op, parts_of
 from mstarc.passes.check_streams import stream_policy
 from mstarc.passes.effects import Names
-from mstarc.passes.ranges import Poly, Ranges, constant, definitions, linear_in, poly, shown, value_names
+from mstarc.passes.ranges import Poly, Ranges, constant, definitions, linear_in, poly, value_names
 from mstarc_runtime.abi.chunks import LeftContext, overlap
 
 

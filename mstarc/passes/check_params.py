@@ -8,8 +8,9 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Program
 from mstarc.ir.declarations import Param
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Enum, Expr, Lit, Ref, Scalar
-from mstarc.passes.ranges import Interval, Ranges, leaves, shown
+from mstarc.passes.ranges import Interval, Ranges, leaves
 
 
 def check_params(program: Program, report: Collector) -> None:

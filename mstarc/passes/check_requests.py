@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
 from mstarc.ir.core import Block, CallWalk, If, Invoke, Program, Request, Require, Together, When
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.effects import Effect, Names, calls_of, effects_of
-from mstarc.passes.ranges import Ranges, shown
+from mstarc.passes.ranges import Ranges
 
 
 def check_requests(program: Program, report: Collector) -> None:

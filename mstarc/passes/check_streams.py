@@ -13,11 +13,12 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label, Rule
 from mstarc.ir.core import ForChunks, Next, Program
 from mstarc.ir.declarations import Stream
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Expr
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Names
 from mstarc.passes.item_counts import exact_items, most_items
-from mstarc.passes.ranges import Ranges, shown
+from mstarc.passes.ranges import Ranges
 from mstarc_runtime.abi.chunks import (
     Fixed,
     LeftContext,

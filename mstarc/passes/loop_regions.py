@@ -15,11 +15,12 @@ from itertools import product
 
 from mstarc.ir.core import Block, Drop, Extern, ForChunks, Fork, Invoke, Loop, Next, Program, Value, Walk, When
 from mstarc.ir.text import print_expr
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Expr, Ref, Unary, ValueId, Var
 from mstarc.ir.visit import blocks_of, every_expr, every_op
 from mstarc.passes.effects import Names
 from mstarc.passes.form_regions import values_of
-from mstarc.passes.ranges import definitions, shown, value_names
+from mstarc.passes.ranges import definitions, value_names
 from mstarc.passes.speculate import on_device, stops_of
 
 MOST_CONDITIONS = 4  # 16 phases: beyond that a table of graphs costs more than the host does

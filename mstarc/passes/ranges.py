@@ -7,13 +7,11 @@ least 1: both have no upper end here, but are not unbounded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from mstarc.ir.core import Block, CallWalk, Compute, Program, Value, Walk
-from mstarc.ir.text.expressions import print_expr
 from mstarc.ir.types import Apply, Binary, Expr, FieldOf, IfThen, Index, Lit, Ref, Unary, ValueId, Var
 from mstarc.ir.visit import entries_of, every_op, results_of
 
@@ -294,13 +292,6 @@ def leaves(expr: Expr) -> Iterator[Expr]:
         yield from leaves(expr.b)
     else:
         yield expr
-
-
-def shown(expr: Expr, names: Mapping[int, str] | None = None) -> str:
-    """An expression as the user would write it. `names`: those of the unit's values."""
-    text = re.sub(r"\b(config|param|let|dim|member)\.(?=\w)", "", print_expr(expr))
-    text = re.sub(r"\biter\.\w+", "iter", text)
-    return re.sub(r"%(\d+)", lambda m: (names or {}).get(int(m[1]), m[0]), text)
 
 
 def value_names(block: Block, params: Iterable[Value] = ()) -> dict[int, str]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mstarc.ir.core import Program, Request
 from mstarc.ir.fold import FoldError, fold
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import (
     Apply,
     Binary,
@@ -29,7 +30,7 @@ from mstarc.ir.types import (
     ValueId,
     Var,
 )
-from mstarc.passes.ranges import Ranges, shown
+from mstarc.passes.ranges import Ranges
 from mstarc.source import Span
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector
 from mstarc.ir.core import Collect, Invoke, Loop, Walk
 from mstarc.ir.fold import FoldError, fold
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Tensor, Var
 from mstarc.ir.visit import blocks_of, every_op
 from mstarc.passes.form_regions import values_of
-from mstarc.passes.ranges import shown
 from mstarc.plan.chips import CHIPS, Chip, number_bytes
 from mstarc.plan.closed_forms import NodeCosts
 from mstarc.plan.cost_table import Cost

@@ -39,10 +39,10 @@ from mstarc.ir.core import (
     Together,
     When,
 )
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Tensor
 from mstarc.passes.effects import Names, StreamEnds
 from mstarc.passes.provenance import beginning, drop, fork, write
-from mstarc.passes.ranges import shown
 from mstarc.passes.shape import Shape, ShapeScope, request_of
 from mstarc.plan.cost_table import Cost
 from mstarc.plan.course_values import Assumptions, Collected, Frame, Sizes

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from mstarc.ir.core import Block, Drop, ForChunks, Fork, Invoke, Loop, Op, Stop, Value, When
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Expr, ValueId
 from mstarc.ir.visit import blocks_of, entries_of, every_op, exprs_of, results_of, vars_of
 from mstarc.passes.form_regions import values_of
-from mstarc.passes.ranges import shown, value_names
+from mstarc.passes.ranges import value_names
 from mstarc.plan.layout import Layout
 
 Kind: TypeAlias = Literal["value", "kv", "exit"]

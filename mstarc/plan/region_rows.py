@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mstarc.ir.fold import FoldError, fold
-from mstarc.passes.ranges import shown
+from mstarc.ir.text.expressions import shown
 from mstarc.plan.evaluate import DefaultScope, parse_expr
 from mstarc.plan.model import FusionPlan, LoopPlan, Plan
 from mstarc_runtime.abi.linked import Linked, LoopLink, WalkLink

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mstarc.ir.fold import FoldError, fold
+from mstarc.ir.text.expressions import shown
 from mstarc.ir.types import Apply, Binary, Expr, Lit, Ref, Tensor, Type, Unary, Var
-from mstarc.passes.ranges import shown
 from mstarc.plan.chips import number_bytes
 from mstarc.plan.evaluate import ConfigScope
 from mstarc_runtime.abi.linked import CacheLink

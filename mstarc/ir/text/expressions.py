@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import assert_never
 
 from mstarc.ir.types import (
@@ -101,6 +102,13 @@ def _literal(value: bool | int | float | str) -> tuple[str, int]:
         return json.dumps(value), ATOM
     text = repr(value)
     return text, NEGATE if text.startswith("-") else ATOM
+
+
+def shown(expr: Expr, names: Mapping[int, str] | None = None) -> str:
+    """An expression as the user would write it. `names`: those of the unit's values."""
+    text = re.sub(r"\b(config|param|let|dim|member)\.(?=\w)", "", print_expr(expr))
+    text = re.sub(r"\biter\.\w+", "iter", text)
+    return re.sub(r"%(\d+)", lambda m: (names or {}).get(int(m[1]), m[0]), text)
 
 
 def print_type(kind: Type) -> str:

@@ -65,3 +65,23 @@ def evaluate(formula: Formula, params: Any, host: Any = None, args: Sequence[Any
         return part
 
     return value(formula)
+
+
+def formula_text(formula: Formula) -> str:
+    """A formula as a spec would have it; an argument is called by its place."""
+    match formula:
+        case {"param": name}:
+            return str(name)
+        case {"arg": k}:
+            return f"argument {k + 1}"
+        case {"rows": [k, dim]}:
+            return f"dim {dim} of argument {k + 1}"
+        case {"op": "neg", "of": [a]}:
+            return f"-{formula_text(a)}"
+        case {"op": "if", "of": [cond, a, b]}:
+            return f"if {formula_text(cond)} then {formula_text(a)} else {formula_text(b)}"
+        case {"op": str(name), "of": [a, b]} if not name.isalpha() or name in ("and", "or"):
+            return f"({formula_text(a)} {name} {formula_text(b)})"
+        case {"op": name, "of": parts}:
+            return f"{name}({', '.join(map(formula_text, parts))})"
+    return str(formula)

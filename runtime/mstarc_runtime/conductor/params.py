@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from mstarc_runtime.abi.typed import FLOATS, WHOLE, NotTaken, check_dims, scalar, tensor_shape
 from mstarc_runtime.errors import BadRequest, meant
 from mstarc_runtime.program import ConductorProgram, Entry, Input, Param, Part
 
@@ -40,47 +40,20 @@ def check_params(program: ConductorProgram, given: Mapping[str, Any], request: A
 
 def _checked(param: Param, value: Any) -> Any:
     """One value of the declared kind within its range."""
-    if param.kind == "bool":
-        if not isinstance(value, bool):
-            raise BadRequest(f"`{param.name}` must be true or false, not {value!r}", param.name)
-        return value
-    if param.kind == "enum":
-        if value not in param.members:
-            raise BadRequest(f"`{param.name}` must be one of {', '.join(param.members)}, not {value!r}", param.name)
-        return value
-    if param.kind == "text":
-        if not isinstance(value, str):
-            raise BadRequest(f"`{param.name}` must be text, not {value!r}", param.name)
-        return value
-    if param.kind == "bytes":
-        return _bytes(param.name, value)
-    return _number(param, value)
+    with _named(f"`{param.name}`", param.name):
+        found = scalar(param.kind, value, param.members)
+    if param.kind in ("int", "float"):
+        _check_range(param, found, param.low, param.high)
+    return found
 
 
-def _bytes(name: str, value: Any) -> bytes:
-    """Bytes, or the base64 text that stands for them in JSON."""
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
+@contextmanager
+def _named(what: str, field: str) -> Iterator[None]:
+    """Inside, a value that is not taken is told with its name."""
     try:
-        return base64.b64decode(value, validate=True)
-    except (ValueError, TypeError):
-        raise BadRequest(f"`{name}` must be bytes as base64 text", name) from None
-
-
-def _number(param: Param, value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(f"`{param.name}` must be a number, not {value!r}", param.name)
-    if param.kind == "int":
-        if isinstance(value, float) and not value.is_integer():
-            raise BadRequest(f"`{param.name}` must be a whole number, not {value!r}", param.name)
-        value = int(value)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise BadRequest(f"`{param.name}` must be finite, not {value!r}", param.name)
-    _check_range(param, value, param.low, param.high)
-    try:
-        return float(value) if param.kind == "float" else value
-    except OverflowError:
-        raise BadRequest(f"`{param.name}` must be a number that 64 bits hold", param.name) from None
+        yield
+    except NotTaken as error:
+        raise BadRequest(f"{what} {error}", field) from None
 
 
 def _check_range(param: Param, value: float, low: float | None, high: float | None) -> None:
@@ -107,25 +80,10 @@ def _fields(owner: str, what: str, items: tuple[Input, ...], given: Mapping[str,
             raise BadRequest(f"{owner} needs the {what} `{item.name}`", item.name)
         found[item.name] = checked = None if value is None else _input(item, value, config)
         if item.dims is not None and checked is not None:
-            _check_dims(item.name, item.dims, np.shape(checked), config, lengths)
+            dims = [getattr(config, dim, dim) if isinstance(dim, str) else dim for dim in item.dims]
+            with _named(f"input `{item.name}`", item.name):
+                check_dims(dims, np.shape(checked), item.name, lengths)
     return found
-
-
-def _check_dims(
-    name: str, dims: Sequence[int | str | None], shape: Sequence[int], config: Any, lengths: dict[str, tuple[int, str]]
-) -> None:
-    """Whether a shape is as declared, and as long as the inputs before it."""
-    if len(shape) != len(dims):
-        raise BadRequest(f"input `{name}` has {len(shape)} dims; it must have {len(dims)}", name)
-    for k, (dim, length) in enumerate(zip(dims, shape, strict=True)):
-        wanted = getattr(config, dim, None) if isinstance(dim, str) else dim
-        if isinstance(wanted, int) and length != wanted:
-            raise BadRequest(f"dim {k} of input `{name}` is {length}; it must be {wanted}", name)
-        if isinstance(dim, str) and wanted is None:
-            known, other = lengths.setdefault(dim, (length, name))
-            if length != known:
-                text = f"dim {k} of input `{name}` is {length}, but `{other}` says that {dim} is {known}"
-                raise BadRequest(text, name)
 
 
 _NUMPY = {
@@ -141,19 +99,12 @@ _KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # kinds of numpy that are
 
 
 def _input(item: Input, value: Any, config: Any) -> Any:
-    if item.kind == "text" and not isinstance(value, str):
-        raise BadRequest(f"input `{item.name}` must be text, not {type(value).__name__}", item.name)
-    if item.kind == "text" and any("\ud800" <= character <= "\udfff" for character in value):
-        raise BadRequest(f"input `{item.name}` is not valid UTF-8 text", item.name)
     if item.kind == "parts" and not isinstance(value, list | tuple):
         raise BadRequest(f"input `{item.name}` must be a list of parts, not {type(value).__name__}", item.name)
-    if item.kind == "enum" and value not in item.members:
-        raise BadRequest(f"input `{item.name}` must be one of {', '.join(item.members)}, not {value!r}", item.name)
     if item.kind == "part":
         return _part(item, value, config)
-    if item.kind == "bytes":
-        return _bytes(item.name, value)
-    return _tensor(item, value) if item.kind == "tensor" else value
+    with _named(f"input `{item.name}`", item.name):
+        return _tensor(item.dtype, value) if item.kind == "tensor" else scalar(item.kind, value, item.members)
 
 
 def _part(item: Input, value: Any, config: Any) -> Part:
@@ -165,25 +116,43 @@ def _part(item: Input, value: Any, config: Any) -> Part:
     return Part(kind, **_fields(f"input `{item.name}`", "field", item.fields, given, config))
 
 
-def _tensor(item: Input, value: Any) -> Any:
-    """An array of the input's type: numbers as they are given, none rounded or read out of a text; a scalar for no dims."""
-    wanted = np.dtype(_NUMPY[item.dtype])
-    try:
-        given = np.asarray(value)
-        if given.size and given.dtype.kind not in _KINDS[wanted.kind]:
-            raise BadRequest(f"input `{item.name}` must be {item.dtype}, not {_what(given)}", item.name)
-        with np.errstate(over="ignore"):
-            array = given.astype(wanted)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise BadRequest(f"input `{item.name}` must be {item.dtype}: {error}", item.name) from error
-    if wanted.kind == "f" and not np.isfinite(array).all():
-        raise BadRequest(f"input `{item.name}` must be finite and in the range of {item.dtype}", item.name)
-    if wanted.kind in "iu" and not np.array_equal(array, given):
-        raise BadRequest(f"input `{item.name}` must be in the range of {item.dtype}", item.name)
+def _tensor(dtype: str, value: Any) -> Any:
+    """An array of a dtype: numbers as they are given, none rounded or read out of a text; a scalar for no dims. Raises NotTaken."""
+    wanted = np.dtype(_NUMPY[dtype])
+    if isinstance(value, list) and any(hasattr(item, "dtype") for item in value):
+        value = _stacked(value)
+    if not hasattr(value, "dtype"):
+        tensor_shape(dtype, value)
+        array = np.asarray(value, wanted)
+        return array.item() if array.ndim == 0 else array
+    given = np.asarray(value)
+    if given.size and given.dtype.kind not in _KINDS[wanted.kind]:
+        raise NotTaken(f"must be {dtype}, not {_NAMES.get(given.dtype.kind, 'values of another kind')}")
+    if dtype in WHOLE and given.size and given.dtype != wanted:
+        low, high = WHOLE[dtype]
+        if not low <= int(given.min()) <= int(given.max()) <= high:
+            raise NotTaken(f"must be in the range of {dtype}")
+    with np.errstate(over="ignore"):
+        array = given.astype(wanted)
+    if wanted.kind == "f":
+        held = np.abs(array) < FLOATS["bf16"] if dtype == "bf16" else np.isfinite(array)  # bf16 comes as f32
+        if not held.all():
+            raise NotTaken(f"must be finite and in the range of {dtype}")
     return array.item() if array.ndim == 0 else array
 
 
-def _what(given: Any) -> str:
-    return {"U": "text", "f": "floating-point numbers", "b": "true or false"}.get(
-        given.dtype.kind, "values of another kind"
-    )
+def _stacked(items: list[Any]) -> Any:
+    """Arrays on a new dim 0."""
+    try:
+        return np.asarray(items)
+    except ValueError:
+        raise NotTaken("is ragged: its items differ in shape") from None
+
+
+_NAMES = {
+    "U": "text",
+    "f": "floating-point numbers",
+    "b": "true or false",
+    "i": "whole numbers",
+    "u": "whole numbers",
+}  # of the kinds of numpy

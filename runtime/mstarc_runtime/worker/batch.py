@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mstarc_runtime.errors import RequestFailed
 from mstarc_runtime.guidance import guide
 from mstarc_runtime.program import ABSENT
-from mstarc_runtime.worker.ragged import Ragged
+from mstarc_runtime.worker.ragged import Fault, Ragged
 from mstarc_runtime.worker.waits import CallWait, LoopWait
 
 if TYPE_CHECKING:
@@ -307,12 +308,19 @@ class Batch(Rows):
 
     def noise(self, dtype: str, dims: tuple[Any, ...], site: str) -> Any:
         self._in_head = False
-        sites, noise = [row.site(site) for row in self.rows], self.rank.ops.noise
+        sites = [row.site(site) for row in self.rows]
         if not self.ragged:
-            return noise(dtype, dims, sites)
+            return self.rank.ops.noise(dtype, dims, sites)
         sizes = zip(*(np.broadcast_to(self.rank.arrays.to_host(dim), len(sites)).tolist() for dim in dims), strict=True)
         each = sizes if dims else [()] * len(sites)
-        return self._column([noise(dtype, size, [place])[0] for size, place in zip(each, sites, strict=True)])
+        return self._column([self._drawn(dtype, size, place) for size, place in zip(each, sites, strict=True)])
+
+    def _drawn(self, dtype: str, size: tuple[int, ...], place: tuple[Session, str]) -> Any:
+        """The noise of one row, or why there is none."""
+        try:
+            return self.rank.ops.noise(dtype, size, [place])[0]
+        except RequestFailed as error:
+            return Fault(error)
 
     def emit(self, modality: str, value: Any, **attributes: Any) -> None:
         self.check((value,))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mstarc_runtime.abi.formula import Formula, evaluate
+from mstarc_runtime.abi.formula import Formula, evaluate, formula_text
 from mstarc_runtime.abi.linked import CacheLink, Linked, NodeLink, OpLink
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PAGE_SIZE, PAGE_SIZE_GPU, Geometry, PagedPool
 from mstarc_runtime.engines.op_graphs import Capture, FixedOp, OpGraph
 from mstarc_runtime.engines.ragged_graphs import RaggedGraph, RaggedOp
 from mstarc_runtime.engines.transformer import Call, Graph, OpSpec, TransformerEngine
-from mstarc_runtime.errors import OutOfPages, describe
+from mstarc_runtime.errors import OutOfPages, RequestFailed, describe
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.worker.handed import handed_count
 from mstarc_runtime.worker.swap import Swap
@@ -287,9 +287,14 @@ def _has_fixed_rules(bound: BoundOp) -> bool:
 
 
 def count_rows(link: OpLink, row: Sequence[Any], session: Session) -> int:
-    """How many entries a call adds, by the op's `takes` (see `OpLink`)."""
+    """How many entries a call adds, by the op's `takes` (see `OpLink`). Raises RequestFailed if they are less than none."""
     if not isinstance(link.takes, str):
-        return int(evaluate(link.takes, session.params, session.host, row))
+        count = int(evaluate(link.takes, session.params, session.host, row))
+        if count < 0:
+            raise RequestFailed(
+                f"`takes` of op `{link.name}`: `{formula_text(link.takes)}` is {count}, and a length is 0 or more"
+            )
+        return count
     if not link.takes:
         for kind, value in zip(link.params, row, strict=True):
             if kind == "scalar":

@@ -17,7 +17,7 @@ import numpy as np
 
 from mstarc_runtime.abi.linked import Linked, WalkLink
 from mstarc_runtime.arrays import Arrays, NumpyArrays, TorchArrays
-from mstarc_runtime.errors import LoadError, OutOfPages
+from mstarc_runtime.errors import LoadError, OutOfPages, RequestFailed
 from mstarc_runtime.loading import Progress, load_components
 from mstarc_runtime.program import ABSENT
 from mstarc_runtime.sampling.philox import DrawKey, normals
@@ -343,7 +343,15 @@ class OpTable:
         return self.transformers.swaps_of(self._ops[op]) if self._is_transformer(op) else ()
 
     def noise(self, dtype: str, dims: tuple[int, ...], sites: Sequence[tuple[Session, str]]) -> Any:
-        """Standard normals [B, *dims], drawn in f32; keys are (seed, walk/site, j), so that no batch or rank changes them."""
+        """Standard normals [B, *dims], drawn in f32; keys are (seed, walk/site, j), so that no batch or rank changes them.
+
+        Raises RequestFailed for a dim below 0.
+        """
+        if any(dim < 0 for dim in dims):
+            walk, _, name = sites[0][1].partition("/")
+            raise RequestFailed(
+                f"walk `{walk}`: noise `{name}` is to be {dtype}{list(dims)}, and a length is 0 or more"
+            )
         keys = [DrawKey(session.seed, site, session.next_draw(site)) for session, site in sites]
         return self.arrays.cast(self.arrays.stack([normals(dims, key) for key in keys]), dtype)
 
