@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mstarc.binding import nearest
+from mstarc.cli.damage import differs, report_damage
 from mstarc.cli.findings import write_findings
 from mstarc.cli.guard import FINDINGS, USAGE, Failure, reader_left, say
 from mstarc.diagnostics.core import Collector
+from mstarc.ir.errors import IrTextError
 
 if TYPE_CHECKING:
     from mstarc.plan.model import Plan
@@ -53,7 +55,8 @@ def read_package(folder: str) -> Plan:
     try:
         return read_plan(path)
     except PlanError as error:
-        raise Failure(str(error), help=WRITE) from None
+        report_damage(path, str(error), error.at)
+        raise Failure(f"`{folder}` cannot be read") from None
 
 
 def link_package(
@@ -113,19 +116,15 @@ def undamaged(folder: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and reader_left(sys.stdout):
             raise
-        changed = _changed(folder)
-        if not changed:
+        if not differs(folder):
             raise
-        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise Failure(f"`{folder}` is damaged ({what}): {changed}", help=WRITE) from error
-
-
-def _changed(folder: Path) -> str:
-    """How a package differs from what its spec gives, in a few words; "" if it does not."""
-    from mstarc.codegen.package import check_package
-
-    problems, _ = check_package(folder)
-    return "; ".join(f"{problem.path} {problem.text}" for problem in problems[:1])
+        why = (
+            f"{type(error).__name__}: {error}"
+            if not isinstance(error, IrTextError)
+            else f"it holds no IR: {error.what}"
+        )
+        report_damage(folder, f"`{folder}` cannot be read as a package: {why.splitlines()[0][:200]}")
+        raise Failure(f"`{folder}` cannot be used as it is") from error
 
 
 def _bound_to(plan: Plan, checkpoints: Mapping[str, str]) -> Plan:

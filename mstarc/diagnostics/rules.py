@@ -48,6 +48,8 @@ MC014 = Rule(
 )
 MC015 = Rule("MC015", "allow-unused", "warning", "an `allow` comment silences at least one finding")
 
+MC016 = Rule("MC016", "package-edited", "error", "a generated package is as the compiler wrote it")
+
 # ------------------------------------------------------------------------------------------- deadlock and determinacy
 
 MC101 = Rule("MC101", "zero-delay-cycle", "error", "every cycle of value dependencies crosses a carry")
@@ -268,7 +270,7 @@ MC914 = Rule(
 
 RULES: dict[str, Rule] = {name: value for name, value in sorted(globals().items()) if isinstance(value, Rule)}
 
-_LINK = frozenset({"MC207", "MC208", "MC503", "MC504", "MC701", "MC702", "MC803"})
+_LINK = frozenset({"MC016", "MC207", "MC208", "MC503", "MC504", "MC701", "MC702", "MC803"})
 _RESERVED = frozenset(
     {
         "MC410",

@@ -13,11 +13,11 @@ class InternalError(Exception):
 
 
 class IrTextError(InternalError):
-    """The text is not IR. `line` is 1-based."""
+    """The text is not IR. `line` is 1-based; `what` is wrong there."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"line {line}: {message}")
-        self.line = line
+        self.what, self.line = message, line
 
 
 class VerifyError(InternalError):

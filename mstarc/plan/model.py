@@ -18,7 +18,11 @@ NAME = "plan.json"
 
 
 class PlanError(ValueError):
-    """A plan that cannot be read. The message names the file and what is wrong."""
+    """A plan that cannot be read. The message names the file and what is wrong; `at` is the character where, if that is known."""
+
+    def __init__(self, what: str, at: int | None = None) -> None:
+        super().__init__(what)
+        self.at = at
 
 
 class SpecPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,7 +288,7 @@ def from_text(text: str, name: str = NAME) -> Plan:
     try:
         version = json.loads(text).get("format")
     except (ValueError, AttributeError) as error:
-        raise PlanError(f"{name} is not a plan: {error}") from None
+        raise PlanError(f"{name} is not a plan: {error}", getattr(error, "pos", None)) from None
     except RecursionError:
         raise PlanError(f"{name} is not a plan: it is nested too deeply") from None
     if version != FORMAT:
