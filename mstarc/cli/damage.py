@@ -1,4 +1,4 @@
-"""A generated package that is not as the compiler wrote it. Takes its folder; reports MC016: what is wrong, where, and what was to be there.
+"""A generated package that is not as the compiler wrote it. Takes its folder; reports MC016: what is wrong, where, and what is due there.
 
 What was to be there is known if the package's spec is there and as it was; else only what is wrong is told.
 """

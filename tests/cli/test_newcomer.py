@@ -32,7 +32,7 @@ def test_interpret_takes_an_array_from_a_file(mstarc: Command, tmp_path: Path) -
 def test_a_wrong_array_is_not_shown_whole(mstarc: Command, tmp_path: Path) -> None:
     (tmp_path / "look.walk").write_text(LOOK, encoding="utf-8")
     ran = mstarc("interpret", str(tmp_path / "look.walk"), "--input", f"x={[['long' * 500] * 3] * 2}".replace("'", '"'))
-    assert ran.status == 2 and "--input x must be" in ran.err and len(ran.err.splitlines()[-1]) < 120
+    assert ran.status == 2 and "input `x` must be" in ran.err and len(ran.err.splitlines()[-1]) < 120
 
 
 def test_bare_check_covers_the_package_of_a_new_model(
