@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mstarc.diagnostics.core import Diagnostic, Label
 from mstarc.diagnostics.rules import rule_state
@@ -15,13 +15,16 @@ from mstarc.source import SourceFile
 
 Sources = Mapping[str, SourceFile]
 _STYLES = {"error": "1;31", "warning": "1;33", "info": "1;36", "frame": "1;34", "bold": "1", "help": "1;32"}
+_WIDE = 200  # characters of a line that are shown, around its first label if it is longer
+_BEFORE = 40  # of these, before that label
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """One underline within one line, in cells from 0."""
+    """One underline within one line, in cells from 0. at: the character that it begins at."""
 
     line: int
+    at: int
     start: int
     stop: int
     text: str
@@ -114,17 +117,35 @@ def _file_part(file: str, labels: tuple[Label, ...], sources: Sources, width: in
     shown = sorted({mark.line for mark in marks})
     for position, number in enumerate(shown):
         if position and number == shown[position - 1] + 2:
-            out.append(_source_line(number - 1, source, width, pen))
+            out.append(_source_line(number - 1, _part(source.line_text(number - 1), 0), width, pen))
         elif position and number > shown[position - 1] + 2:
             out.append(pen("frame", "..."))
-        out.append(_source_line(number, source, width, pen))
-        out += [f"{bar} {row}" for row in _underlines([m for m in marks if m.line == number], pen)]
+        text, here_marks = source.line_text(number), [m for m in marks if m.line == number]
+        start = max(0, min(m.at for m in here_marks) - _BEFORE) if len(text) > _WIDE else 0
+        out.append(_source_line(number, _part(text, start), width, pen))
+        out += [f"{bar} {row}" for row in _underlines(_moved(here_marks, text, start), pen)]
     out.append(bar)
     return out
 
 
-def _source_line(number: int, source: SourceFile, width: int, pen: _Pen) -> str:
-    return f"{pen('frame', f'{number:>{width}} |')} {_shown(source.line_text(number))}"
+def _source_line(number: int, text: str, width: int, pen: _Pen) -> str:
+    return f"{pen('frame', f'{number:>{width}} |')} {_shown(text)}"
+
+
+def _part(text: str, start: int) -> str:
+    """What is shown of a line, from a character on."""
+    return ("…" if start else "") + text[start : start + _WIDE] + ("…" if start + _WIDE < len(text) else "")
+
+
+def _moved(marks: list[_Mark], text: str, start: int) -> list[_Mark]:
+    """The marks as they stand under the part of a line that is shown."""
+    if len(text) <= _WIDE:
+        return marks
+    left, end = (_cells(text[:start]) - 1 if start else 0), _cells(_part(text, start))
+    starts = [min(mark.start - left, end - 1) for mark in marks]
+    return [
+        replace(m, start=at, stop=max(at + 1, min(m.stop - left, end))) for m, at in zip(marks, starts, strict=True)
+    ]
 
 
 def _shown(text: str) -> str:
@@ -139,7 +160,7 @@ def _mark(label: Label, source: SourceFile, primary: bool) -> _Mark:
     end_line, end_column = source.line_column(max(label.span.start, label.span.end))
     stop = end_column - 1 if end_line == line else len(text)
     start = _cells(text[: column - 1])
-    return _Mark(line, start, max(start + 1, _cells(text[:stop])), label.text, primary)
+    return _Mark(line, column - 1, start, max(start + 1, _cells(text[:stop])), label.text, primary)
 
 
 def _cells(text: str) -> int:

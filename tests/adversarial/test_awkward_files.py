@@ -111,7 +111,8 @@ def test_plans_that_were_edited(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert 100 < refused < 300
 
 
-def test_a_plan_that_is_deep(tmp_path: Path) -> None:
+def test_a_plan_that_is_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.json").write_text('{"format": 1, "x": ' + "[" * 100_000, encoding="utf-8")
-    with pytest.raises(Failure, match="nested too deeply"):
+    with pytest.raises(Failure, match="cannot be read"):
         link_package(str(tmp_path), None)
+    assert "MC016" in (told := capsys.readouterr().err) and "nested too deeply" in told and len(told) < 2000

@@ -158,3 +158,20 @@ def test_a_fix_is_told_with_its_grade() -> None:
     fix = Fix("delete `c`", ((at("c = embed(obs)"), ""),), "safe")
     shown = render(Diagnostic(rules.MC006, "m", Label(at("c = embed")), fix=fix), {SOURCE.path: SOURCE})
     assert "= fix: delete `c` (safe)" in shown
+
+
+def test_of_a_long_line_the_part_around_its_label_is_shown() -> None:
+    for before, after in ((0, 5000), (30, 500), (4000, 5000), (4000, 3), (4000, 0)):
+        text = "é" * before + "fault" + "x" * after
+        finding = Diagnostic(rules.MC010, "m", Label(at("fault", text, "f")))
+        shown = render(finding, {"f": SourceFile("f", text)}).splitlines()
+        assert f"--> f:1:{before + 1}" in shown[1] and all(len(line) < 220 for line in shown)
+        line, marks = shown[3], shown[4]
+        assert line[marks.index("^") : marks.rindex("^") + 1] == "fault"
+        assert ("…fault" in line.replace("é", "")) == (before > 40) and line.endswith("…") == (after > 160)
+
+
+def test_a_label_that_is_longer_than_what_is_shown() -> None:
+    finding = Diagnostic(rules.MC010, "m", Label(Span("f", 100, 900)))
+    shown = render(finding, {"f": SourceFile("f", "x" * 1000)}).splitlines()
+    assert "^" in shown[4] and all(len(line) < 220 for line in shown)
