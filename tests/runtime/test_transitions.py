@@ -166,6 +166,7 @@ def test_a_rank_goes_from_walk_to_walk_without_a_message(tmp_path: Path) -> None
     work(rank)
     assert rows()[-2:] == [40, 41]
     rank.handle(Finish(1))
+    rank.tell()
     assert port.sent[-1] == Freed(1, {})
 
 
@@ -179,6 +180,7 @@ def test_nothing_begins_after_a_walk_that_failed(tmp_path: Path) -> None:
     assert rows() == [10, 11]
     assert port.ends() == [(WalkFailed, 7)]
     rank.handle(Finish(1))
+    rank.tell()
     assert port.sent[-1] == Freed(1, {})
     assert rank.gauges()["requests"] == 0
 

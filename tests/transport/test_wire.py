@@ -14,7 +14,7 @@ import pytest
 from mstarc_runtime.abi import messages as m
 from mstarc_runtime.abi.values import WireError
 from mstarc_runtime.transport.ring import RingReader, RingWriter, create
-from mstarc_runtime.transport.wire import EMBED_MAX, RING_MIN, Codec, StaleRing, decode, encode
+from mstarc_runtime.transport.wire import EMBED_MAX, RING_MIN, SPARE_MAX, Codec, StaleRing, decode, encode
 
 Rings = tuple[RingWriter, RingReader]
 
@@ -239,3 +239,26 @@ def test_an_old_generation_is_stale(rings: Rings) -> None:
     with pytest.raises(StaleRing):
         decode(frames, reader)
     assert writer.free == writer.capacity
+
+
+def test_room_that_was_made_ready_is_used_once() -> None:
+    """Of the size of the last large array; each array has memory of its own."""
+    made: list[int] = []
+
+    def space(size: int) -> np.ndarray[typing.Any, typing.Any]:
+        made.append(size)
+        return np.empty(size, np.uint8)
+
+    codec = Codec()
+    codec.space = space
+    codec.prepare()
+    assert made == []
+    kept = []
+    sizes = (20_000, 20_000, 30_000, SPARE_MAX + 1)
+    for turn, size in enumerate(sizes):
+        kept.append(codec.decode(encode(m.Items(1, "s", 0, 0, [np.full(size, turn, np.uint8)]))))
+        codec.prepare()
+        codec.prepare()
+    assert made == [20_000, 20_000, 20_000, 30_000, 30_000, SPARE_MAX + 1]
+    for turn, message in enumerate(kept):
+        assert isinstance(message, m.Items) and (message.values[0] == turn).all()

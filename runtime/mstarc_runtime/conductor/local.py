@@ -98,6 +98,7 @@ class LocalCluster:
                 rank.turn()
             for rank in self.ranks.values():
                 rank.flush()
+                rank.tell()
             if not delivered and not busy and not any(self._boxes.values()):
                 self._wake.clear()
                 await self._wake.wait()

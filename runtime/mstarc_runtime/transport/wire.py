@@ -32,6 +32,7 @@ __all__ = ["EMBED_MAX", "RING_MIN", "Codec", "StaleRing", "WireError", "decode",
 
 EMBED_MAX = 2048  # bytes; below it a frame of its own costs more than the copy
 RING_MIN = 16384  # bytes; below it the socket is as fast as the ring
+SPARE_MAX = 1 << 22  # bytes that are kept ready for an array that may come
 _ARRAY = 1  # extension code
 
 Frame: TypeAlias = bytes | memoryview
@@ -74,6 +75,8 @@ class Codec:
         self.ring_bytes = 0
         self.inline_bytes = 0
         self.space: Callable[[int], np.ndarray[Any, Any]] = room
+        self._spare: np.ndarray[Any, Any] | None = None
+        self._usual = 0
         self._bits = bits
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._to_wire)
         self._decoder = msgspec.msgpack.Decoder(AnyMessage, ext_hook=self._from_wire)
@@ -123,6 +126,11 @@ class Codec:
                 ring.release(self._last)
             self._in, self._frames, self._last, self._copies = None, [], None, []
 
+    def prepare(self) -> None:
+        """While nothing is to be done: make room for a large array, in case that the next one is of the size of the last."""
+        if self._spare is None and 0 < self._usual <= SPARE_MAX:
+            self._spare = self.space(self._usual)
+
     # ---------------------------------------------------------------------------------------------------------- arrays
 
     def _to_wire(self, value: Any) -> Any:
@@ -161,7 +169,10 @@ class Codec:
         return restore(head.dtype, head.shape, data, self._bits)
 
     def _room(self, size: int) -> np.ndarray[Any, Any]:
-        return self.space(size) if size >= RING_MIN else room(size)
+        if size < RING_MIN:
+            return room(size)
+        spare, self._spare, self._usual = self._spare, None, size
+        return spare if spare is not None and spare.nbytes == size else self.space(size)
 
     def _next_frame(self, index: int) -> Frame:
         if index != self._used or index >= len(self._frames):

@@ -25,6 +25,9 @@ log = logging.getLogger("mstarc.worker")
 
 STATS_S = 1.0
 IDLE_S = 0.5  # the longest sleep of an idle worker: a message wakes it at once
+UNHURRIED_S = (
+    0.002  # how long a message may wait that no request waits for: the conductor is likely to be at the next one
+)
 
 
 class Worker:
@@ -36,14 +39,17 @@ class Worker:
         self.rank = rank
         self.leaving = False
         self._next_stats = 0.0
+        self._tell_at: float | None = None
 
     def run(self) -> int:
         """Work until told to leave. Returns the exit status."""
         while not self.leaving:
-            busy = not self.rank.idle()
-            for _, message in self.port.poll(0.0 if busy else IDLE_S):
+            patience = self._patience()
+            if patience:
+                self.port.codec.prepare()
+            for _, message in self.port.poll(patience):
                 self._handle(message)
-            self._send_stats()
+            self._report(time.monotonic())
             faults = self.port.faults()
             if faults:
                 log.error("messages were lost: %s", "; ".join(f"peer {fault.peer}: {fault.reason}" for fault in faults))
@@ -60,11 +66,22 @@ class Worker:
             case _:
                 self.rank.handle(message)
 
-    def _send_stats(self) -> None:
-        now = time.monotonic()
+    def _patience(self) -> float:
+        """Seconds for which nothing is to be done unless a message comes."""
+        if not self.rank.idle():
+            return 0.0
+        return UNHURRIED_S if self.rank.unhurried else IDLE_S
+
+    def _report(self, now: float) -> None:
+        """Tell the conductor what is due and no request waits for."""
         if now >= self._next_stats:
             self._next_stats = now + STATS_S
             self.port.send(CONDUCTOR, Stats(self.boot.rank, self.rank.gauges()))
+        if self._tell_at is None:
+            self._tell_at = now + UNHURRIED_S if self.rank.unhurried else None
+        elif now >= self._tell_at:
+            self.rank.tell()
+            self._tell_at = None
 
 
 def _load(boot: Boot, port: Port) -> Rank:

@@ -21,7 +21,8 @@ DISTINCT = 3  # iterations that can differ in their kernels: the first, those be
 class Run:
     """A run under way: who was where, what it did (on the device), and the copies for the host.
 
-    fetch: `ended`, `iter`, `valid` and `ids` of the outcome, results of the loop, and those of its values that are not kept.
+    fetch: `ended`, `iter`, `valid` and `ids` of the outcome, results of the loop, and those of its values that are not kept. results: of a
+    loop that the run holds all of, what a row that ends in it leaves with, [B, ...] each; none of other loops.
     """
 
     rows: list[tuple[int, DeviceRow]]
@@ -30,6 +31,7 @@ class Run:
     kept: dict[int, Tensor]  # values that stay on the device, by record
     bucket: int
     steps: int
+    results: list[Tensor]
     began: float  # when the device began with it, as far as the host knows
 
     def read(self, results: int, in_order: frozenset[int]) -> tuple[list[Tensor], Taken]:

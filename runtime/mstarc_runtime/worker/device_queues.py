@@ -10,7 +10,7 @@ is there (`mark` and `wait`), and the memory of the value is not used again befo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -41,30 +41,45 @@ def _keeps_nothing(node: NodeLink) -> bool:
 
 
 class Queues:
-    """The queues of a process on one GPU."""
+    """The queues of a process on one GPU, for one thread. It knows which of them is in use: to ask the library takes longer than a switch
+    that is not needed.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        self._in_side = False
         self.main: torch.cuda.Stream = torch.cuda.current_stream(device)
         self.out: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # copies to the host
         self.side: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # the highest
 
     def on(self, side: bool) -> AbstractContextManager[None]:
         """Work that is queued inside goes to the queue beside, or to the main one."""
-        found: AbstractContextManager[None] = torch.cuda.stream(self.side if side else self.main)
-        return found
+        return nullcontext() if side == self._in_side else self._switched()
+
+    @contextmanager
+    def _switched(self) -> Iterator[None]:
+        self._in_side = not self._in_side
+        try:
+            with torch.cuda.stream(self._now):
+                yield
+        finally:
+            self._in_side = not self._in_side
+
+    @property
+    def _now(self) -> torch.cuda.Stream:
+        return self.side if self._in_side else self.main
 
     def is_side(self) -> bool:
         """Whether work goes to the queue beside now."""
-        return bool(torch.cuda.current_stream(self.side.device) == self.side)
+        return self._in_side
 
     def mark(self) -> torch.cuda.Event:
         """The work queued so far, to wait for."""
-        event: torch.cuda.Event = torch.cuda.current_stream(self.side.device).record_event()
+        event: torch.cuda.Event = self._now.record_event()
         return event
 
     def wait(self, mark: torch.cuda.Event) -> None:
         """What is queued from now on waits for it; the host does not."""
-        torch.cuda.current_stream(self.side.device).wait_event(mark)
+        self._now.wait_event(mark)
 
     def lend(self, value: Tensor, side: bool) -> None:
         """A value of one queue is used by the other: its memory is used again only after what is queued there when it is dropped."""

@@ -237,14 +237,13 @@ class DeviceLoop:
         row.run.waiting = f"loop {row.wait.label}"
         return Entrant(slot, session, carry, fixed, row.iteration, row.until)
 
-    def _leave(self, row: DeviceRow, why: str, fetched: Sequence[Tensor]) -> None:
-        """A row has ended on the device: the host takes over what it did and hands out its values. fetched: copies of some."""
+    def _leave(self, row: DeviceRow, why: str, carried: Sequence[Tensor], fetched: Sequence[Tensor]) -> None:
+        """A row has ended on the device: the host takes over what it did and hands out its values. fetched: host copies of some."""
         del self.rows[row.slot]
         row.catch_up(self.rank)
-        carried = tuple(value[row.slot].clone() for value in self.state.results)
         for k, host in zip(self._fetched, fetched, strict=True):
             self.rank.outbox.landed(row.row.session.request, carried[k], host)
-        end_loop(self.rank, self.name, row.row, carried, why)
+        end_loop(self.rank, self.name, row.row, tuple(carried), why)
 
     def _hand_over(self, row: DeviceRow) -> None:
         """The host's loop goes on with a row that cannot go on here. A run under way moves it no more; a head that it shows is not taken
@@ -363,7 +362,8 @@ class DeviceLoop:
         to_host = [value for r, value in outcome.values.items() if r not in kept]
         results = [self.state.results[k][:bucket] for k in self._fetched]
         fetch = self.options.runner.fetch([outcome.ended, outcome.iter, outcome.valid, outcome.ids, *results, *to_host])
-        self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept, bucket, steps, time.monotonic()))
+        held = [value[:bucket].clone() for value in self.state.results] if self._whole else []
+        self.under_way.append(Run(list(self.rows.items()), outcome, fetch, kept, bucket, steps, held, time.monotonic()))
         self._since += steps
 
     def _settle(self, run: Run) -> None:
@@ -393,4 +393,5 @@ class DeviceLoop:
                 self.rank.fail(row.row.run, BadLogits([slot]))
             else:
                 why = "stop" if ended[slot] == STOPPED else "max"
-                self._leave(row, why, [value[slot] for value in results])
+                kept = [value[slot] for value in run.results] or [v[row.slot].clone() for v in self.state.results]
+                self._leave(row, why, kept, [value[slot] for value in results])

@@ -92,6 +92,7 @@ class Rank:
         self.late_draws = _late_draws(self, runner) if runner is not None else None
         self._early: dict[int, list[Message]] = {}
         self._over: dict[int, None] = {}  # requests that are over, oldest first
+        self.unhurried: list[Message] = []  # for the conductor, where no request waits for them
         self._flushes: deque[Callable[[], None]] = deque()
 
     def warm_up(self, progress: Callable[[int, int, str], None]) -> None:
@@ -159,7 +160,13 @@ class Rank:
         self._over[request] = None
         if len(self._over) > REMEMBERED:
             self._over.pop(next(iter(self._over)))
-        self.port.send(CONDUCTOR, Freed(request, counts))
+        self.unhurried.append(Freed(request, counts))
+
+    def tell(self) -> None:
+        """Send what nobody hurries for."""
+        for message in self.unhurried:
+            self.port.send(CONDUCTOR, message)
+        self.unhurried.clear()
 
     def _handle_guarded(self, session: Session, message: Message) -> None:
         """Whatever a message of a request raises is that request's failure, and no other's."""
