@@ -18,7 +18,7 @@ from tests.adversarial.damage import ROOT, damaged_model, damaged_package, limit
 from tests.adversarial.mutations import mutated
 
 MODELS = 500
-PACKAGES = 96
+PACKAGES = 64
 PLACEMENTS = (ROOT / "specs/placements/1xcpu.toml", ROOT / "specs/placements/2xcpu.toml")
 
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,12 +50,14 @@ UNROLLS = (1, 7, 14)
 Out = TypeVar("Out")
 
 
+@cache
 def ahead_program(seed: int) -> Program:
     program = parse_program(AheadGenerator(seed).text())
     verify(program)
     return program
 
 
+@cache
 def flow_program(seed: int) -> Program:
     program = parse_program(FlowGenerator(seed).text())
     verify(program)

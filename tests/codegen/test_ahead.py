@@ -13,7 +13,8 @@ from mstarc.passes.form_regions import form_regions
 from tests.codegen.agreement import two_ended
 from tests.codegen.ahead import Way, agree_ahead, ahead_program, runs_agree
 
-SEEDS = tuple(islice((seed for seed in count() if two_ended(ahead_program(seed))), 10))
+# small ones of the first: `many` runs the others
+SEEDS = (1, 2, 3, 4, 5, 8, 11, 13, 15, 16)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
