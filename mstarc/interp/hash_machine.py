@@ -19,6 +19,7 @@ from mstarc.ir.types import Chunk, Enum, Lit, Media, Parts, Scalar, Struct, Tens
 from mstarc.ir.visit import every_op
 
 INTEGERS = ("i64", "i32", "u8")
+_PLAIN = frozenset({str, bytes, bool, int, float, type(None)})
 VOCAB = 40  # of the logits that an op with `samples` draws from
 
 
@@ -29,6 +30,8 @@ def digest(*items: Any) -> int:
 
 
 def _canonical(item: Any) -> Any:
+    if type(item) in _PLAIN or item is ABSENT:
+        return item
     if isinstance(item, Box):
         return ("box", item.key)
     if hasattr(item, "tolist"):
@@ -37,7 +40,7 @@ def _canonical(item: Any) -> Any:
         return tuple(_canonical(part) for part in item)
     if isinstance(item, Mapping):
         return tuple((key, _canonical(item[key])) for key in sorted(item))
-    if isinstance(item, (str, bytes, bool, int, float)) or item is None or item is ABSENT:
+    if isinstance(item, (str, bytes, int, float)):
         return item
     return (type(item).__name__, _canonical(vars(item)))
 
