@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from mstarc.ir.core import Noise, Sample, Stop
 from mstarc.ir.text import parse_program
 from mstarc.passes.form_regions import form_regions
-from tests.codegen.agreement import two_ended
 from tests.codegen.ahead import Way, agree_ahead, ahead_program, runs_agree
 
 # small ones of the first: `many` runs the others
