@@ -13,8 +13,9 @@ import asyncio
 import itertools
 import logging
 import secrets
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -191,7 +192,7 @@ class Engine:
             raise
         self.counters["admitted"] += 1
         self.running[run.number] = run
-        run.task = asyncio.create_task(self._run(run, deadline_s), name=f"request {run.number}")
+        run.task = _begun(self._run(run, deadline_s), f"request {run.number}")
         return run
 
     def checked(
@@ -423,6 +424,14 @@ class Engine:
                 run.abort(RequestFailed(f"worker {rank} was lost: {why}", 503))
         for number in list(self._freeing):
             self._freed(number, rank)
+
+
+def _begun(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task that has come as far as it can without waiting, where Python knows such tasks."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, name=name, eager_start=True)
+    return loop.create_task(work, name=name)
 
 
 @asynccontextmanager

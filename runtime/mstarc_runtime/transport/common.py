@@ -195,6 +195,9 @@ class BasePort(ABC):
         if self._closed:
             return []
         self._pull(0.0 if self._ready else timeout_s)
+        return self._taken()
+
+    def _taken(self) -> list[Received]:
         received, self._ready = self._ready, []
         return received
 
@@ -220,16 +223,17 @@ class BasePort(ABC):
 
     def pump(self) -> None:
         """If attached: deliver one batch, then again while there is more: readiness is signalled only when it begins."""
-        deliver = self._deliver
-        if deliver is None or self._closed:
+        if self._deliver is None or self._closed:
             return
         try:
-            received = self.poll()
-            if received or self._table.has_faults:
-                deliver(received)
+            self._hand_over(self.poll())
         finally:  # also when `deliver` raises: the loop reports that, and the next messages still come
             if not self._closed and (self._ready or self._pending()):
                 self._pump_soon()
+
+    def _hand_over(self, received: list[Received]) -> None:
+        if self._deliver is not None and (received or self._table.has_faults):
+            self._deliver(received)
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close all. Messages that the peer has not got are lost after `linger_s`. Idempotent."""

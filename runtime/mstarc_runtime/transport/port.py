@@ -17,7 +17,8 @@ Event loop: the descriptor of the PULL socket is watched with `add_reader`. Zero
 nothing to something, which is safe here because this socket is used for nothing but receiving, and because every wake-up
 receives until nothing is left (or schedules itself again). zmq.asyncio would do the same with a future per message.
 
-Between the conductor and a worker short messages take a pair of sockets beside ZeroMQ (`lane`), unless it is full.
+Between the conductor and a worker short messages take a pair of sockets beside ZeroMQ (`lane`), unless it is full. Such a descriptor is
+signalled as long as it holds something, so the loop is given one message at a time: who waits for it comes before those behind it.
 
 A listening socket that the parent made (`listen_fd`, see `endpoint`) is adopted, so peers can connect before this
 process is up.
@@ -97,7 +98,7 @@ class Port(BasePort):
             self._lanes[peer] = Lane(lane)
             self._poller.register(lane.fileno(), zmq.POLLIN)
             if self._loop is not None:
-                self._loop.add_reader(lane.fileno(), self.pump)
+                self._loop.add_reader(lane.fileno(), self._pump_lane, peer)
         try:
             push.connect(endpoint)
         except zmq.ZMQError as error:
@@ -138,7 +139,7 @@ class Port(BasePort):
 
     def _drain(self) -> int:
         """Accept up to BATCH messages of each way; how many there were."""
-        return sum(self._drain_lane(peer) for peer in list(self._lanes)) + self._drain_queue()
+        return sum(self._drain_lane(peer, BATCH) for peer in list(self._lanes)) + self._drain_queue()
 
     def _drain_queue(self) -> int:
         for count in range(BATCH):
@@ -149,11 +150,11 @@ class Port(BasePort):
             self._accept(frames)
         return BATCH
 
-    def _drain_lane(self, peer: int) -> int:
+    def _drain_lane(self, peer: int, most: int) -> int:
         """What is there now. What comes while it is decoded does not hold it up."""
         came: list[list[Frame]] = []
         try:
-            while len(came) < BATCH and (frames := self._lanes[peer].receive()) is not None:
+            while len(came) < most and (frames := self._lanes[peer].receive()) is not None:
                 came.append(frames)
         except EOFError:
             self._shut_lane(peer)
@@ -161,22 +162,23 @@ class Port(BasePort):
             self._accept(frames)
         return len(came)
 
+    def _pump_lane(self, peer: int) -> None:
+        self._drain_lane(peer, 1)
+        self._hand_over(self._taken())
+
     def _pending(self) -> bool:
         queued = int(self._pull_socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
         return bool(queued) or any(lane.pending() for lane in self._lanes.values())
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        for fd in self._descriptors():
-            loop.add_reader(fd, self.pump)
+        loop.add_reader(self._pull_socket.fileno(), self.pump)
+        for peer, lane in self._lanes.items():
+            loop.add_reader(lane.fileno(), self._pump_lane, peer)
 
     def _unlisten(self, loop: asyncio.AbstractEventLoop) -> None:
         if not loop.is_closed():
-            for fd in self._descriptors():
+            for fd in (self._pull_socket.fileno(), *(lane.fileno() for lane in self._lanes.values())):
                 loop.remove_reader(fd)
-
-    def _descriptors(self) -> list[int]:
-        """What is readable when messages have come."""
-        return [self._pull_socket.fileno(), *(lane.fileno() for lane in self._lanes.values())]
 
     def _close(self, linger_s: float) -> None:
         self._pull_socket.close(0)
