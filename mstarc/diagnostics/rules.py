@@ -107,7 +107,12 @@ MC301 = Rule("MC301", "join-incomplete", "error", "a name used after a branch is
 MC302 = Rule(
     "MC302", "double-join", "error", "two arms do not bind one name", ("MC003",), help="give one of them another name"
 )
-MC303 = Rule("MC303", "arm-mismatch", "error", "the two values of a conditional expression have one type")
+MC303 = Rule(
+    "MC303",
+    "arm-mismatch",
+    "error",
+    "the two values of a conditional expression have one type, and no effect of one alone",
+)
 MC304 = Rule("MC304", "inexhaustive-match", "error", "`for ... case` covers each kind of part once")
 MC305 = Rule("MC305", "device-guard", "error", "control depends on host values only")
 

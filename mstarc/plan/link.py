@@ -34,6 +34,7 @@ from mstarc.plan.move_rows import move_rows
 from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
 from mstarc.plan.rules import MC606, MC607
+from mstarc.plan.spec_lines import declared
 from mstarc.plan.verify import Fault, verify_linked, verify_moves, verify_plan
 from mstarc.source import Span
 from mstarc_runtime.abi.linked import (
@@ -102,6 +103,7 @@ class _Linker:
                 self.fault(
                     rules.MC504,
                     f"context `{context.name}` has no `max`, so nothing bounds what a request may need of it",
+                    declared(self.plan, Path(self.spec), "context", context.name),
                     help_text=f"say `context {context.name} on {context.cache} max N`",
                 )
         if self.report.failed:
@@ -114,7 +116,7 @@ class _Linker:
         self._report(verify_moves(layouts, moves))
         if self.report.failed:
             return None
-        report_limits(self.plan, self.placement, layouts, moves, self.spec, self.limits)
+        report_limits(self.plan, self.placement, layouts, moves, Path(self.spec), self.limits)
         streams = self._streams({name: layout.home for name, layout in layouts.items()})
         try:
             linked = self._linked(layouts, streams)
@@ -199,7 +201,8 @@ class _Linker:
         for node in self.plan.nodes:
             component = binding.components.get(node.name)
             if component is None:
-                self.fault(rules.MC903, f"node `{node.name}` is not bound to a component")
+                at = declared(self.plan, Path(self.spec), "node", node.name)
+                self.fault(rules.MC903, f"node `{node.name}` is not bound to a component", at)
                 continue
             config = dict(binding.config.get(node.name, {}))
             for path, value in self.overrides.items():
@@ -255,17 +258,13 @@ class _Linker:
         for stream in self.plan.streams:
             sources = {ranks[walk.name] for walk in self.plan.walks if stream.name in walk.sends}
             sinks = {ranks[walk.name] for walk in self.plan.walks if stream.name in walk.takes}
-            for ends, what in ((sources, "sent on from"), (sinks, "taken from on")):
-                if len(ends) > 1:
-                    message = f"stream `{stream.name}` is {what} ranks {' and '.join(map(str, sorted(ends)))}"
-                    at, words = Span(self.spec, 0, 0), "not built yet: a stream with ends on several ranks"
-                    self.limits.report(MC607, message, at, help=f"{words}; place those walks on one rank")
             source = min(sources, default=min(sinks, default=0))
             sink = min(sinks, default=source)
             try:
                 args, capacity = link_stream_args(stream, self.scope), stream_capacity(stream, self.scope)
             except FoldError as error:
-                self.fault(MC607, f"stream `{stream.name}`: {error}")
+                at = declared(self.plan, Path(self.spec), "stream", stream.name)
+                self.fault(MC607, f"stream `{stream.name}`: {error}", at)
                 continue
             found.append(
                 StreamLink(

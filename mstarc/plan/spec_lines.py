@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from mstarc.plan.model import Plan, sha256_of
@@ -24,3 +25,12 @@ def trimmed(source: SourceFile, line: int) -> Span:
     """A line, from 1, without the space before it."""
     whole, text = line_span(source, line), source.line_text(line)
     return Span(whole.file, whole.start + len(text) - len(text.lstrip()), whole.end)
+
+
+def declared(plan: Plan, spec: Path, word: str, name: str) -> Span:
+    """The line that declares a name (`context main, draft on kv`), or the beginning of the spec if it is another by now."""
+    source = spec_source(plan, spec)
+    found = source and re.search(rf"^[ \t]*{word}\b[^#\n]*\b{name}\b", source.text, re.M)
+    if source is None or not found:
+        return Span(str(spec), 0, 0)
+    return trimmed(source, source.text.count("\n", 0, found.end()) + 1)

@@ -94,6 +94,9 @@ WALKS: list[tuple[str, str, str]] = [
     ('loop l times 2 carry y = "a" { y = a.f(x) }  emit y as tensor', "MC203", '"a"'),
     ("loop l max 2 carry x { stop when x  x = a.f(x) }  emit x as tensor", "MC205", "x"),
     ("stop when x == 1", "MC205", "stop when x == 1"),
+    ("loop l max 2 carry x { stop when done  x = a.f(x) }  emit x as tensor", "MC205", "done"),
+    ("loop l max 2 carry x { stop when x == 1 and p == ende  x = a.f(x) }  emit x as tensor", "MC205", "ende"),
+    ("y = if p == 1 then next(ones) else 2  emit y as tensor", "MC303", "next(ones)"),
     ("loop l max 2 carry x { stop when a.make(x) > 0  x = a.f(x) }  emit x as tensor", "MC205", "a.make(x) > 0"),
     ("loop l times 2 carry x { x = a.f(x)  y = a.f(x)  emit y as tensor }  emit y as tensor", "MC206", "y"),
     ("collect x as xs", "MC206", "collect x as xs"),
@@ -139,6 +142,11 @@ def test_in_a_walk(body: str, code: str, under: str) -> None:
         (f"{READ.replace('(ids))', '(ids) writes main, side)')}", TWO, "MC004", "sample(s, llm.read(ids) writes main, side)"),
         (f"{READ.replace('(ids))', '(ids) writes main writes side)')}", TWO, "MC004", "writes side"),
         (f"{READ.replace('(ids))', '(ids) writes s)')}", ONE, "MC002", "s"),
+        (f"{READ}  y = if len(ids) > 1 then sample(s, noise(f32[9])) else 2  emit y as text", ONE, "MC303",
+         "sample(s, noise(f32[9]))"),
+        ("y = if len(ids) > 1 then llm.read(ids) else noise(f32[9])  emit y as tensor", ONE, "MC303", "llm.read(ids)"),
+        (f"{READ}  y = if len(ids) > 1 then (if len(ids) > 2 then kept.at(1) else 2) else 2  emit y as text",
+         ONE + "node kept : stateless { state n: i64 = 0  op at(x: i64) -> y: i64 }\n", "MC303", "kept.at(1)"),
         (f"{READ.replace('(ids))', '(ids) reads main)')}", ONE, "MC506", "reads main"),
         ("emit llm.hear(1) as tensor  llm.read(ids)", ONE, "MC004", "llm.hear(1)"),
         ("emit llm.look(noise(f32[2, 4])) reads (main, side) as tensor  llm.read(ids) writes main", TWO, "MC004",
@@ -304,6 +312,36 @@ def test_a_dim_may_be_a_host_parameter() -> None:
 def test_the_nearest_name_is_offered(text: str, help_text: str | None) -> None:
     _, found, _ = lowered(in_walk(text))
     assert [d.help for d in found if d.rule.code == "MC002"] == [help_text]
+
+
+def test_a_name_of_another_walk_is_told_with_the_way_it_passes() -> None:
+    text = in_walk("emit y as tensor  emit k as tensor") + (
+        "walk v(x: i64) { loop l times 2 carry x { y = a.f(x)  x = a.f(y) } emit x as tensor }\n"
+        "request q(k: i64) -> tensor { v(k) }\n"
+    )
+    _, found, whole = lowered(text)
+    told = {d.subject: d for d in found if d.rule.code == "MC002"}
+    assert "values pass between walks as results and params: `walk v(…) -> y: TYPE`" in (told["y"].help or "")
+    assert "from a request to its walks as params: hand `k` to the walk" in (told["k"].help or "")
+    for name, owner in (("y", "walk `v`"), ("k", "request `q`")):
+        (label,) = told[name].secondary
+        assert label.text == f"this `{name}` is of {owner}"
+        assert whole.encode()[label.span.start : label.span.end].decode() == name
+        assert label.span.start > told[name].primary.span.end
+
+
+def test_an_unknown_flag_of_a_stop_says_the_same() -> None:
+    text = in_walk("loop l max 2 carry x { stop when ended  x = a.f(x) }  emit x as tensor") + (
+        "walk v(x: i64) { ended = a.is(x)  emit ended as tensor }\nrequest q(x: i64) -> tensor { v(x) }\n"
+    )
+    _, found, _ = lowered(text)
+    (stop,) = (d for d in found if d.rule.code == "MC205")
+    assert stop.message == "`stop when` tests `ended`, and nothing here binds that"
+    assert "`walk v(…) -> ended: TYPE`" in (stop.help or "") and not [d for d in found if d.rule.code == "MC002"]
+    _, found, _ = lowered(
+        in_walk("done = a.is(x)  loop l max 2 carry x { stop when doen  x = a.f(x) }  emit x as tensor")
+    )
+    assert [d.help for d in found if d.rule.code == "MC205"] == ["did you mean `done`?"]
 
 
 def test_both_sides_of_a_mismatch_are_shown() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mstarc.cli import main
 from mstarc.codegen.package import compile_model
 from mstarc.diagnostics.core import Collector, Diagnostic
 from mstarc.ir.text import parse_program
@@ -269,8 +270,47 @@ request r(%0 x: host i64[]) -> () { call w(%0) call u(%0) }
 """
         )
     )
-    found = refused(plan, TWO + "[place]\nb = 1\n")
+    toml = TWO + "[place]\nb = 1\n"
+    found = refused(plan, toml)
     assert (found.rule.code, found.message) == ("MC607", "context `c` is used on ranks 0 and 1")
+    assert line_of(found, toml) == "b = 1"
+
+
+def test_what_ranks_share_is_told_at_the_placement_with_its_walks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A context, a sampler with a history, and the end of a stream."""
+    (tmp_path / "m.walk").write_text(
+        "model m\n"
+        "cache kv : kv(layers = 1, heads = 1, kv_heads = 1, head_dim = 2)\n"
+        "context c on kv max 9\n"
+        "sampler s { repetition_penalty = 2 }\n"
+        "stream t : i64  by fixed(size = 1)  capacity 4\n"
+        "node a : transformer(kv) { op f(x: i64) -> y: f32[9] { attend full  positions seq } }\n"
+        "node b : transformer(kv) { op f(x: i64) -> y: f32[9] { attend full  positions seq } }\n"
+        "node d : stateless { op f(x: i64) -> y: i64 }\n"
+        "walk w(x: i64) { send sample(s, a.f(x)) -> t }\n"
+        "walk u(x: i64) { send sample(s, b.f(x)) -> t }\n"
+        "walk v() { for i in t { emit d.f(i) as scalar } }\n"
+        "request r(x: i64) -> scalar { together { one: w(x)  two: v() } }\n"
+        "request q(x: i64) -> scalar { together { one: u(x)  two: v() } }\n"
+        "request p(x: i64) -> scalar { w(x)  together { one: u(x)  two: v() } }\n"
+    )
+    (tmp_path / "m.yaml").write_text("components: {a: pack.A, b: pack.B, d: pack.D}\n")
+    (tmp_path / "p.toml").write_text(TWO + "[place]\nb = 1\n")
+    assert main(["compile", str(tmp_path / "m.walk"), "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["plan", str(tmp_path / "out"), "--placement", str(tmp_path / "p.toml")]) == 1
+    told = capsys.readouterr().err
+    for what in ("context `c` is used on", "sampler `s` is used on", "stream `t` is sent on from"):
+        frame = told.split(f"error[MC607]: {what} ranks 0 and 1\n")[1].split("error[")[0]
+        assert "b = 1" in frame.split(":::")[0] and "^^^^^" in frame.split(":::")[0]
+        walks = [line.split("|")[1].strip() for line in frame.split(":::")[1].splitlines() if "| walk" in line]
+        assert walks == [
+            "walk w(x: i64) { send sample(s, a.f(x)) -> t }",
+            "walk u(x: i64) { send sample(s, b.f(x)) -> t }",
+        ]
+        assert "on rank 0" in frame and "on rank 1" in frame
 
 
 def test_a_placement_that_is_not_there(tmp_path: Path) -> None:

@@ -75,12 +75,21 @@ class Expressions:
         self.report = report
         self.scope = scope
         self.builtins = Builtins(self)
+        self._arms = 0  # of conditional expressions around the one that is lowered
+        self._exit = False  # whether it is that of a `stop when`
 
     # ----------------------------------------------------------------------------------------------------- what is needed
 
     def value(self, tree: ast.Expr, due: Type | None = None) -> Typed:
         """An expression that has a value on every path: MC301 if it may be absent."""
         return self.there(self.lower(tree, due))
+
+    def exit_flag(self, tree: ast.Expr) -> Typed:
+        """What `stop when` tests: a name in it that stands for nothing is MC205."""
+        self._exit = True
+        found = self.value(tree)
+        self._exit = False
+        return found
 
     def there(self, found: Typed) -> Typed:
         """The same value; poisoned, after MC301, if it may be absent."""
@@ -176,7 +185,9 @@ class Expressions:
 
     def _conditional(self, tree: ast.IfThen, due: Type | None) -> Typed:
         cond = self.condition(tree.cond, "the condition")
+        self._arms += 1
         a, b = self.lower(tree.a, due), self.lower(tree.b, due)
+        self._arms -= 1
         made = IfThen(cond.expr, a.expr, b.expr)
         kind = operators.joined(self.scope.dims, a.type, b.type)
         if kind is None and a.type is not None and b.type is not None:
@@ -190,6 +201,17 @@ class Expressions:
         if a.optional or b.optional:
             kind = as_optional(kind)
         return Typed(made, kind, joint_phase(a, b), tree.span)
+
+    def effect(self, what: str, span: Span) -> None:
+        """MC303 for what takes, draws or writes in an arm of a conditional expression: both arms are computed."""
+        if self._arms:
+            self.report.report(
+                rules.MC303,
+                f"{what}, whichever arm is meant: both arms are computed",
+                span,
+                "in every request",
+                help="bind each in a statement of its own, guarded by `when`; the op that takes them has two `T?` parameters",
+            )
 
     # ------------------------------------------------------------------------------------------------------------ names
 
@@ -220,7 +242,7 @@ class Expressions:
         elif isinstance(due, Enum):
             self.symbols.unknown(name, "member", due.members, f"`{type_text(due)}`")
         else:
-            self.symbols.unknown(name, "value", self._known())
+            self.symbols.unknown(name, "value", self._known(), exits=self._exit)
         return poison(name.span)
 
     def _known(self) -> list[str]:

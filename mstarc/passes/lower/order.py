@@ -63,13 +63,34 @@ def _collected(body: ast.Block) -> Iterator[str]:
             yield from _collected(inner.body)
 
 
+def binders(tree: Any) -> Iterator[ast.Name]:
+    """Every name that a walk or request gives a value: its inputs, and what its statements bind at any depth."""
+    match tree:
+        case ast.Assign(targets):
+            yield from targets
+        case ast.PortDef(name) | ast.Carry(name) | ast.Collect(_, name):
+            yield name
+        case ast.For(names):
+            yield from names
+    for part in _parts(tree):
+        yield from binders(part)
+
+
 def read_names(tree: Any) -> Iterator[str]:
     """Heads of all paths below a statement; callees are among them, which does no harm."""
+    yield from (name.text for name in heads(tree))
+
+
+def heads(tree: Any) -> Iterator[ast.Name]:
+    """The first names of all paths."""
     if isinstance(tree, ast.Path):
-        yield tree.names[0].text
-    elif isinstance(tree, tuple):
-        for part in tree:
-            yield from read_names(part)
-    elif isinstance(tree, Struct) and not isinstance(tree, (ast.Name, Span)):
-        for name in tree.__struct_fields__:
-            yield from read_names(getattr(tree, name))
+        yield tree.names[0]
+    for part in _parts(tree):
+        yield from heads(part)
+
+
+def _parts(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, tuple):
+        yield from tree
+    elif isinstance(tree, Struct) and not isinstance(tree, (ast.Name, ast.Path, Span)):
+        yield from (getattr(tree, name) for name in tree.__struct_fields__)

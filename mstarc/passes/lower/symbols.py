@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label
 from mstarc.ir.types import Expr, Struct, Type
+from mstarc.passes.lower.order import binders
 from mstarc.source import Span
 from mstarc.syntax import ast
 
@@ -95,8 +96,8 @@ class Symbols:
         self.unknown(name, wanted, (other for other, found in self.table.items() if found.kind in kinds))
         return None
 
-    def unknown(self, name: ast.Name, wanted: str, known: Iterable[str], owner: str = "") -> None:
-        """MC002: a name that stands for nothing; `owner` is what has no such thing.
+    def unknown(self, name: ast.Name, wanted: str, known: Iterable[str], owner: str = "", exits: bool = False) -> None:
+        """MC002: a name that stands for nothing; `owner` is what has no such thing. exits: it decides a `stop when`, which is MC205.
 
         Nothing is said of a name that may belong to a declaration that did not parse: one that is a word of it or near no other.
         """
@@ -106,7 +107,23 @@ class Symbols:
         if hint is None and not owner and self.lost:
             return
         message = f"{owner} has no {wanted} `{name.text}`" if owner else f"there is no {wanted} `{name.text}`"
-        self.report.report(rules.MC002, message, name.span, help=hint, subject=name.text)
+        labels, other = self._elsewhere(name) if wanted == "value" and not owner else ((), None)
+        hint = other or hint
+        if exits:
+            message = f"`stop when` tests `{name.text}`, and nothing here binds that"
+            hint = hint or "bind it in the body before this, or carry it into the loop"
+        rule = rules.MC205 if exits else rules.MC002
+        self.report.report(rule, message, name.span, secondary=labels, help=hint, subject=name.text)
+
+    def _elsewhere(self, name: ast.Name) -> tuple[tuple[Label, ...], str | None]:
+        """Of a value that another walk or a request has: where it is bound, and how it gets here."""
+        for symbol in (*self.table.values(), *self.requests.values()):
+            if isinstance(symbol.tree, ast.Walk | ast.Request) and not _within(name.span, symbol.tree.span):
+                for bound in binders(symbol.tree):
+                    if bound.text == name.text:
+                        label = Label(bound.span, f"this `{name.text}` is of {symbol.kind} `{symbol.name}`")
+                        return (label,), _handed(name.text, symbol)
+        return (), None
 
     def setting(self, name: ast.Name, what: str, known: Iterable[str]) -> None:
         """MC013: a word that is not among those a clause has."""
@@ -119,6 +136,18 @@ class Symbols:
             help=nearest(name.text, words),
             subject=name.text,
         )
+
+
+def _within(inner: Span, outer: Span) -> bool:
+    return inner.file == outer.file and outer.start <= inner.start and inner.end <= outer.end
+
+
+def _handed(name: str, owner: Symbol) -> str:
+    """How a value of another walk, or of a request, gets to where it is used."""
+    if isinstance(owner.tree, ast.Walk):
+        result = f"`walk {owner.name}(…) -> {name}: TYPE`, and in the request `{name} = {owner.name}(…)`"
+        return f"values pass between walks as results and params: {result}"
+    return f"values pass from a request to its walks as params: hand `{name}` to the walk"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

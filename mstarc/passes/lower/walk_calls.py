@@ -72,6 +72,7 @@ class WalkCalls(Body):
         if kind is not None and not (isinstance(kind, Tensor) and kind.dtype in FLOATS and len(kind.dims) == 1):
             message = f"`sample` draws from logits over a vocabulary, `f32[vocab]`, not from {type_text(kind)}"
             self.report.report(rules.MC007, message, logits.span)
+        self.expressions.effect(f"`sample` draws with `{name}`", tree.span)
         results = self.results([("token", Tensor("i64"))], targets, "device", tree)
         if results is not None:
             # a draw joins its sampler's history even if nobody reads it
@@ -121,6 +122,7 @@ class WalkCalls(Body):
         known = [stream for stream in streams if stream is not None]
         if len(known) < len(streams) or not known:
             return self.fail(targets, "device")
+        self.expressions.effect(f"`next` takes from `{known[0].name}`", tree.span)
         kinds = [(stream.name, self._chunk(stream)) for stream in known]
         results = self.results(kinds, targets, "device", tree)
         if results is not None:
@@ -149,6 +151,9 @@ class WalkCalls(Body):
         if args is None or contexts is None:
             return self.fail(targets, "device")
         writes, reads = contexts
+        changed = writes or [s.name for s in node.states] or ([op.attrs.samples] if op.attrs.samples else [])
+        if changed:
+            self.expressions.effect(f"`{path_text(tree.callee)}` changes `{changed[0]}`", tree.span)
         kinds: list[tuple[str, Type | None]] = [(port.name, matcher.instance(port.type)) for port in op.results]
         if self._may_be_off(reads):
             kinds = [(name, as_optional(kind)) for name, kind in kinds]

@@ -240,13 +240,15 @@ class WalkLoops(WalkCalls):
 
     def stop(self, tree: ast.Stop) -> None:
         """`stop when E`: the one place, besides a stream's `where`, where a device value decides."""
-        cond = self.expressions.value(tree.cond)
+        cond = self.expressions.exit_flag(tree.cond)
         if not is_truth(cond.type):
             text = type_text(cond.type)
             self.report.report(rules.MC205, f"`stop when` tests {text}, not a bool", cond.span, f"this is {text}")
         if not self.loops:
             message = "`stop when` ends a loop, and there is none around it"
-            self.report.report(rules.MC205, message, tree.span)
+            self.report.report(
+                rules.MC205, message, tree.span, help="a walk ends with its last statement; `when` guards one"
+            )
             return
         self.loops[-1].stops = True
         bindings = [self.names.find(name) for name in self.loops[-1].carried]
