@@ -75,7 +75,6 @@ def test_an_empty_context_is_legal() -> None:
     context = Context(pool)
     fork = context.fork()
     fork.drop()
-    context.truncate(0, 0)
     assert (context.length, context.position, context.ids.tolist(), context.run_start(0)) == (0, 0, [], 0)
     assert pool.free_pages == 2
 
@@ -111,20 +110,18 @@ def test_reserve_is_all_or_nothing() -> None:
     assert context.length == 5
 
 
-def test_truncate_keeps_position_apart_and_cleans_the_tail() -> None:
+def test_what_a_failed_write_left_behind_is_cleaned() -> None:
     pool = PagedPool(SMALL, 4, page_size=4)
     context = Context(pool)
-    context.reserve(7)
-    context.extend(7, 3, torch.arange(7))
+    context.reserve(11)
+    context.extend(5, 3, torch.arange(5))
     for page in context.pages:
         pool.page(page).fill_(float("nan"))
-    context.truncate(5, 2)
-    assert (context.length, context.position, context.ids.tolist()) == (5, 2, [0, 1, 2, 3, 4])
-    assert pool.page(context.pages[1])[:, :, 1:].eq(0).all()
-    context.truncate(4, 0)
-    assert len(context.pages) == 1
-    with pytest.raises(ValueError, match="cannot be cut"):
-        context.truncate(5, 0)
+    context.release_reserved()
+    assert (context.length, context.position, len(context.pages), pool.free_pages) == (5, 3, 2, 2)
+    context.clean_tail()
+    first, second = (pool.page(page) for page in context.pages)
+    assert second[:, :, 1:].eq(0).all() and first.isnan().all() and second[:, :, :1].isnan().all()
 
 
 def test_ids_leave_out_entries_without_one() -> None:
@@ -181,7 +178,7 @@ class Model:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["write", "write", "fork", "drop", "cut", "reserve", "release"]),
+        st.sampled_from(["write", "write", "fork", "drop", "reserve", "release"]),
         st.integers(0, 9),
         st.integers(0, 11),
     ),
@@ -204,9 +201,6 @@ def test_no_leak_and_no_alias_in_any_history(actions: list[tuple[str, int, int]]
         elif action == "drop":
             context.drop()
             wanted.clear()
-        elif action == "cut":
-            context.truncate(min(amount, len(wanted)), 0)
-            del wanted[amount:]
         elif action == "reserve":
             with contextlib.suppress(OutOfPages):
                 context.reserve(amount)

@@ -30,7 +30,6 @@ from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
-from mstarc_runtime.interp_machine import ComponentMachine
 from mstarc_runtime.package import load_conductor
 from mstarc_runtime.worker.device_batch import Outcome as RunOutcome
 from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions
@@ -41,6 +40,7 @@ from mstarc_runtime.worker.streams import StreamOut
 from tests.codegen.ahead_programs import AheadGenerator
 from tests.codegen.flow_programs import FlowGenerator
 from tests.codegen.harness import linked_of, spread
+from tests.interp.component_machine import ComponentMachine
 from tests.runtime.device_harness import LateRunner
 
 STARTS = (3, 17, 404)

@@ -20,9 +20,9 @@ from mstarc.plan.placement import Placement
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
-from mstarc_runtime.interp_machine import ComponentMachine
 from mstarc_runtime.package import load_conductor
 from mstarc_runtime.worker.rank import Regions
+from tests.interp.component_machine import ComponentMachine
 
 PAGES = 1000  # of a pool: more than these requests need, less than its share of the memory
 

@@ -16,10 +16,10 @@ from mstarc.workspace import load_model
 from mstarc_runtime.abi.linked import Linked
 from mstarc_runtime.checkpoints import Externs, find_checkpoint
 from mstarc_runtime.conductor.engine import Engine
-from mstarc_runtime.interp_machine import ComponentMachine
 from mstarc_runtime.models.hibari.voice import Voice
 from mstarc_runtime.program import Part
 from tests.e2e.harness import ASK, ROOT, SPEECH, collect, linked, needs_weights, processes, user
+from tests.interp.component_machine import ComponentMachine
 
 pytestmark = [pytest.mark.weights, needs_weights, pytest.mark.asyncio(loop_scope="module")]
 

@@ -17,7 +17,8 @@ from mstarc_runtime.cache.contexts import Context  # noqa: E402
 from mstarc_runtime.cache.pool import Geometry, PagedPool  # noqa: E402
 from mstarc_runtime.engines.op_graphs import Capture, FixedOp, OpGraph  # noqa: E402
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine  # noqa: E402
-from mstarc_runtime.worker.device_runner import DirectRunner, GraphRunner  # noqa: E402
+from mstarc_runtime.worker.device_runner import GraphRunner  # noqa: E402
+from tests.runtime.device_harness import DirectRunner  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 ROWS = 3

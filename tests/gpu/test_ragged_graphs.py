@@ -15,9 +15,10 @@ from mstarc_runtime.cache.pool import Geometry, PagedPool  # noqa: E402
 from mstarc_runtime.engines.op_graphs import Capture  # noqa: E402
 from mstarc_runtime.engines.ragged_graphs import RaggedGraph, RaggedOp  # noqa: E402
 from mstarc_runtime.engines.transformer import Call, OpSpec, TransformerEngine  # noqa: E402
-from mstarc_runtime.worker.device_runner import DirectRunner, GraphRunner  # noqa: E402
+from mstarc_runtime.worker.device_runner import GraphRunner  # noqa: E402
 from tests.engines.test_ragged_graphs import IDS, LISTEN, LOOK, ROWS, arguments  # noqa: E402
 from tests.gpu.test_op_graphs import PROBE  # noqa: E402
+from tests.runtime.device_harness import DirectRunner  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 FILL = OpSpec("n.fill", ("packed",), ("packed",))

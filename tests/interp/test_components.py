@@ -9,7 +9,7 @@ import pytest
 from examples.hello.components import Adder, Counter
 from mstarc.interp import Outcome, interpret
 from mstarc_runtime.errors import RuntimeFault
-from mstarc_runtime.interp_machine import ComponentMachine, dense_attention
+from tests.interp.component_machine import ComponentMachine, dense_attention
 from tests.interp.programs import program
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from mstarc.interp import interpret
 from mstarc.ir.core import Program
 from mstarc.ir.text import parse_program, print_program
 from mstarc.ir.verify import verify
-from mstarc_runtime.interp_machine import ComponentMachine
+from tests.interp.component_machine import ComponentMachine
 
 frontend = pytest.importorskip("mstarc.frontend")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,36 @@ from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.conductor.local import LocalCluster
 from mstarc_runtime.errors import RequestFailed
 from mstarc_runtime.package import load_conductor
+from mstarc_runtime.worker.device_queues import Queues
 from mstarc_runtime.worker.device_regions import DeviceLoop
-from mstarc_runtime.worker.device_runner import DirectRunner, Fetch, Fetched
+from mstarc_runtime.worker.device_runner import Fetch, Out, Runner
 from mstarc_runtime.worker.rank import Rank, Regions
 from mstarc_runtime.worker.walks import WalkRun
+
+
+class Fetched:
+    """Copies that are there already."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = [tensor.clone() for tensor in tensors]
+
+    def ready(self) -> bool:
+        return True
+
+
+class DirectRunner:
+    """Runs the work itself, at once: devices that finish what they are told before they return."""
+
+    queues: Queues | None = None
+
+    def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
+        return work
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
+        return Fetched(tensors)
+
+    def beside(self) -> Runner:
+        return self
 
 
 class LateFetch(Fetched):

@@ -10,9 +10,8 @@ import pytest
 from mstarc_runtime.worker.device_captures import Run
 from mstarc_runtime.worker.device_regions import DeviceLoop, DeviceOptions
 from mstarc_runtime.worker.device_row import DeviceRow
-from mstarc_runtime.worker.device_runner import DirectRunner
 from tests.runtime import tiny
-from tests.runtime.device_harness import Ask, LateRunner, assert_same, run
+from tests.runtime.device_harness import Ask, DirectRunner, LateRunner, assert_same, run
 from tests.runtime.test_device_regions import spoken
 
 GIVEN: dict[str, Any] = {"ignore_eos": True, "temperature": 0.7}

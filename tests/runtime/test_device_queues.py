@@ -16,11 +16,10 @@ from mstarc_runtime.abi.linked import LoopLink, StateLink, StreamLink
 from mstarc_runtime.arrays import TorchArrays
 from mstarc_runtime.worker.device_queues import consumers
 from mstarc_runtime.worker.device_regions import DeviceOptions
-from mstarc_runtime.worker.device_runner import DirectRunner
 from mstarc_runtime.worker.ops import OpTable
 from mstarc_runtime.worker.outbox import Outbox
 from tests.runtime import tiny
-from tests.runtime.device_harness import LateRunner, assert_same, run
+from tests.runtime.device_harness import DirectRunner, LateRunner, assert_same, run
 from tests.runtime.test_device_regions import spoken
 
 

@@ -13,12 +13,11 @@ from mstarc_runtime.abi.linked import LoopLink, ShapeLink
 from mstarc_runtime.package import load_worker
 from mstarc_runtime.program import Part
 from mstarc_runtime.worker.device_regions import DeviceOptions, limited
-from mstarc_runtime.worker.device_runner import DirectRunner
 from mstarc_runtime.worker.device_state import LoopState
 from mstarc_runtime.worker.ops import OpTable
 from mstarc_runtime.worker.rank import Rank
 from tests.runtime import tiny
-from tests.runtime.device_harness import Ask, LateRunner, Report, TogetherRunner, assert_same, run
+from tests.runtime.device_harness import Ask, DirectRunner, LateRunner, Report, TogetherRunner, assert_same, run
 
 
 def options(unroll: int = 7, ahead: int = 1, looks: int = 3) -> DeviceOptions:

@@ -12,10 +12,9 @@ import pytest
 from mstarc_runtime.abi.linked import Linked, PortLink
 from mstarc_runtime.engines.ragged_graphs import RaggedGraph
 from mstarc_runtime.worker.device_regions import DeviceOptions
-from mstarc_runtime.worker.device_runner import DirectRunner
 from mstarc_runtime.worker.ops import OpTable
 from tests.runtime import tiny
-from tests.runtime.device_harness import LateRunner, assert_same, run
+from tests.runtime.device_harness import DirectRunner, LateRunner, assert_same, run
 from tests.runtime.test_device_regions import spoken
 
 

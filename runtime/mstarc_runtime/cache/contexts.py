@@ -88,16 +88,6 @@ class Context:
             if self.pool.refs(page) == 1:
                 self.pool.page(page)[:, :, max(0, self.length - index * size) :].zero_()
 
-    def truncate(self, length: int, position: int) -> None:
-        """Roll back to an earlier length and counter; pages beyond it, reserved ones too, are given back."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"a context of {self.length} entries cannot be cut to {length}")
-        self.length = length
-        self.position = position
-        self.history = object()
-        self.release_reserved()
-        self.clean_tail()
-
     # ------------------------------------------------------------------------------------------------------ forks and drops
 
     def fork(self) -> Context:

@@ -1,4 +1,4 @@
-"""How a device loop is run: captured into CUDA graphs on a GPU, called directly elsewhere; and copies that come back later."""
+"""How a device loop is run: captured into CUDA graphs on a GPU; and copies that come back later."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from mstarc_runtime.worker.device_queues import Queues
 
 Out = TypeVar("Out")
+APART = 1 << 20  # bytes whose copy to the host would hold up the work behind it
 
 
 class Fetch(Protocol):
@@ -37,34 +38,6 @@ class Runner(Protocol):
     def beside(self) -> Runner:
         """A runner for work that may run at the same time as this one's."""
         ...
-
-
-class Fetched:
-    """Copies that are there already."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = [tensor.clone() for tensor in tensors]
-
-    def ready(self) -> bool:
-        return True
-
-
-class DirectRunner:
-    """Runs the work itself, at once: devices that finish what they are told before they return."""
-
-    queues: Queues | None = None
-
-    def capture(self, work: Callable[[], Out]) -> Callable[[], Out]:
-        return work
-
-    def fetch(self, tensors: Sequence[Tensor]) -> Fetch:
-        return Fetched(tensors)
-
-    def beside(self) -> Runner:
-        return self
-
-
-APART = 1 << 20  # bytes whose copy to the host would hold up the work behind it
 
 
 class PinnedFetch:
