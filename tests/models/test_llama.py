@@ -314,6 +314,11 @@ PROMPTS = [
 ]
 
 
+def sizes_of(facts: LlamaConfig) -> dict[str, Any]:
+    """Sizes under the names that transformers' configuration takes."""
+    return {name: value for name, value in facts.values().items() if name != "rope_scaling"}
+
+
 @pytest.mark.weights
 @pytest.mark.slow
 def test_smollm2_greedy_ids_equal_transformers_alone_and_together() -> None:
@@ -328,9 +333,8 @@ def test_smollm2_greedy_ids_equal_transformers_alone_and_together() -> None:
     prompts = [ChatText.load(checkpoint).encode(text) for text in PROMPTS]
     together = greedy(model, prompts, count)
     assert [greedy(model, [prompt], count)[0] for prompt in prompts] == together
-    sizes = {k: v for k, v in facts.values().items() if k != "rope_scaling"}
     with torch.device("meta"):
-        oracle = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="eager"))
+        oracle = LlamaForCausalLM(LlamaConfig(**sizes_of(facts), attn_implementation="eager"))
     oracle.load_state_dict(hf_names(facts, prepared), assign=True)
     oracle.model.rotary_emb = type(oracle.model.rotary_emb)(oracle.config)  # its table is no part of the state dict
     oracle.eval()
@@ -350,10 +354,10 @@ def test_smollm2_tensors_equal_those_of_the_loader_of_transformers() -> None:
 
     checkpoint = smollm2()
     facts, prepared = gguf_load(Checkpoint(path=checkpoint.path, digest=checkpoint.digest))
-    config = load_gguf_checkpoint(str(checkpoint.path))["config"]
     with torch.device("meta"):
-        empty = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in config.items() if k != "_model_name_or_path"}))
-    theirs = load_gguf_checkpoint(str(checkpoint.path), return_tensors=True, model_to_load=empty)["tensors"]
+        empty = LlamaForCausalLM(LlamaConfig(**sizes_of(facts)))
+    loaded = load_gguf_checkpoint(str(checkpoint.path), return_tensors=True, model_to_load=empty)
+    theirs, config = loaded["tensors"], loaded["config"]
     ours = hf_names(facts, prepared)
     assert set(ours) - set(theirs) <= {"lm_head.weight"} and set(theirs) <= set(ours)
     for name, tensor in theirs.items():
