@@ -142,14 +142,44 @@ def cost_tables(found: Estimate) -> Iterator[Table]:
 
 def cost_lines(found: Estimate) -> Iterator[str]:
     """What stands below the tables: sums, and what was taken for granted."""
-    seconds = "no time, a chip or a cost being unknown" if found.seconds is None else f"{_time(found.seconds)} at least"
-    yield f"one request: {_si(found.flops, 'FLOP')}, {_si(found.bytes, 'B')}, critical path {seconds}"
+    flops = _sum(found.flops, [call.flops for call in found.calls], "FLOP", "FLOP")
+    moved = _sum(found.bytes, [call.bytes for call in found.calls], "B", "bytes")
+    path = (
+        f"critical path {_untimed(found)}"
+        if found.seconds is None
+        else f"critical path {_time(found.seconds)} at least"
+    )
+    yield f"one request: {flops}, {moved}, {path}"
     if len(found.busy) > 1:
-        yield "busy: " + ", ".join(f"rank {rank} {_time(seconds)}" for rank, seconds in found.busy.items())
+        yield "busy: " + ", ".join(f"rank {rank} {_busy(found, rank)}" for rank in found.busy)
     if found.unknown:
         yield f"not counted, for want of a `cost` in the binding: {', '.join(found.unknown)}"
     for name, said in sorted(found.assumed.items()):
         yield f"  {name} = {said}"
+
+
+def _sum(total: float, parts: Sequence[float | None], unit: str, what: str) -> str:
+    """A sum of parts of which some may not be known."""
+    known = [part for part in parts if part is not None]
+    if parts and not known:
+        return f"{what} unknown"
+    return ("at least " if len(known) < len(parts) else "") + _si(total, unit)
+
+
+def _untimed(found: Estimate) -> str:
+    """Why there is no critical path: it needs the ceilings of every chip, and the costs of every call."""
+    bare = sorted({rank for call in found.calls for rank in call.ranks if rank not in found.chips})
+    chips = f"the placement says no `chip` of rank {' and '.join(map(str, bare))}" if bare else ""
+    costs = f"{len(found.unknown)} op{'s have' if len(found.unknown) > 1 else ' has'} no cost" if found.unknown else ""
+    return f"unknown: {' and '.join(why for why in (chips, costs) if why)}"
+
+
+def _busy(found: Estimate, rank: int) -> str:
+    """Seconds of a rank."""
+    parts = [call.seconds for call in found.calls if rank in call.ranks]
+    if parts and all(part is None for part in parts):
+        return "unknown"
+    return ("at least " if None in parts else "") + _time(found.busy[rank])
 
 
 def _branches(found: Estimate) -> Iterator[tuple[str, ...]]:

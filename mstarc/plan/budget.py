@@ -6,7 +6,7 @@ only what has a size when a model is linked counts, with every param at its uppe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 
 from mstarc.diagnostics import rules
@@ -25,7 +25,7 @@ from mstarc.plan.layout import Layout
 from mstarc.plan.model import Plan
 from mstarc.plan.placement import Placement
 from mstarc.plan.resident import Weights, held_by, weights_of
-from mstarc.plan.sizes import BYTES, usual_size
+from mstarc.plan.sizes import BYTES, gigabytes, usual_size
 from mstarc.plan.temporaries import largest_peak
 from mstarc_runtime.abi.linked import Linked
 
@@ -64,14 +64,14 @@ class _Budget:
         """The findings of one rank."""
         place = self.placement.ranks[rank]
         at, limit = self.placement.where("chip", f"ranks.{rank}"), USABLE * chip.memory
-        has = f"`{chip.name}` has {_gb(limit)} ({USABLE:.0%} of {_gb(chip.memory)})"
+        has = f"`{chip.name}` has {gigabytes(limit)} ({USABLE:.0%} of {gigabytes(chip.memory)})"
         walks = [layout.walk for layout in self.layouts.values() if layout.home == rank]
         loops = [(size, said) for walk in walks for size, said in collected(walk, self.most)]
         fits = True
         for size, said in loops:
             if size > limit:
                 fits = False
-                message = f"{said} = {_gb(size)} on rank {rank}, and {has}"
+                message = f"{said} = {gigabytes(size)} on rank {rank}, and {has}"
                 self.report.report(
                     rules.MC207, message, at, help="send the values on a stream, or lower the bound of the loop"
                 )
@@ -79,23 +79,25 @@ class _Budget:
             return
         held = held_by(rank, self.calls(), self.linked, number_bytes(place.device))
         weights = self.weights(held.nodes, place.device)
-        apart = [f"not counted: {', '.join(weights.unknown)}"] if weights.unknown else []
         contexts, entries = self.contexts(held.contexts)
-        streams = self.streams(rank)
+        streams, unsized = self.streams(rank)
         kept = sum(size for size, _ in loops)
         peak = largest_peak(iter(self.layouts.values()), rank, self.most)
         total = weights.bytes + contexts + kept + streams + (peak.bytes if peak is not None else 0)
         if total > limit:
             self.report.report(
                 rules.MC503,
-                f"rank {rank} needs at least {_gb(total)} with one request, and {has}",
+                f"rank {rank} needs at least {gigabytes(total)} with one request, and {has}",
                 at,
                 notes=(
-                    f"weights {_gb(weights.bytes)}: {'; '.join([*weights.sources, *apart]) or 'none'}",
-                    f"contexts at their max {_gb(contexts)}: {'; '.join(entries) or 'none'}",
-                    f"collected {_gb(kept)}: {'; '.join(said for _, said in loops) or 'nothing'}",
-                    f"streams {_gb(streams)}, at their capacity",
-                    f"values {_gb(peak.bytes)} at once: {peak.text}" if peak is not None else f"values {_gb(0)}",
+                    f"weights {_counted(weights.bytes, weights.unknown, 'neither a checkpoint nor a config says it')}"
+                    + (f": {'; '.join(weights.sources)}" if weights.sources else ""),
+                    f"contexts at their max {gigabytes(contexts)}: {'; '.join(entries) or 'none'}",
+                    f"collected {gigabytes(kept)}: {'; '.join(said for _, said in loops) or 'nothing'}",
+                    f"streams {_counted(streams, unsized, 'the request says it')}, at their capacity",
+                    f"values {gigabytes(peak.bytes)} at once: {peak.text}"
+                    if peak is not None
+                    else "values: none of a known size",
                 ),
                 help="place nodes on other ranks, or lower the `max` of a context",
             )
@@ -112,18 +114,23 @@ class _Budget:
         said = (f"{name} {most[name]} x {entry:.0f} B" for name, entry in sorted(entries.items()))
         return sum(entry * most[name] for name, entry in entries.items()), tuple(said)
 
-    def streams(self, rank: int) -> float:
-        """Bytes of full streams with both ends on the rank."""
-        ends, total = {stream.name: {stream.source, stream.sink} for stream in self.linked.streams}, 0.0
+    def streams(self, rank: int) -> tuple[float, list[str]]:
+        """Bytes of full streams with both ends on the rank, and the streams whose size the request alone says."""
+        total, unsized = 0.0, []
+        ends = {stream.name for stream in self.linked.streams if {stream.source, stream.sink} == {rank}}
         for stream in self.plan.streams:
+            if stream.name not in ends:
+                continue
             item = usual_size(parse_type(stream.item), self.most)
             try:
-                capacity = fold(parse_expr(stream.capacity), self.most)
+                capacity = float(fold(parse_expr(stream.capacity), self.most))
             except FoldError:
-                continue
-            if ends[stream.name] == {rank} and item is not None:
-                total += item * float(capacity)
-        return total
+                item = None
+            if item is None:
+                unsized.append(stream.name)
+            else:
+                total += item * capacity
+        return total, unsized
 
     def calls(self) -> Iterator[tuple[Invoke, tuple[int, ...]]]:
         """Every call with its ranks."""
@@ -167,5 +174,9 @@ def _collects(loop: Loop) -> Iterator[Collect]:
     yield from found.values()
 
 
-def _gb(count: float) -> str:
-    return f"{count / 1e9:.2f} GB"
+def _counted(count: float, unknown: Collection[str], why: str) -> str:
+    """A sum, and what is not in it."""
+    if not unknown:
+        return gigabytes(count)
+    apart = f"not known of {', '.join(unknown)} ({why})"
+    return f"at least {gigabytes(count)}, {apart}" if count else apart

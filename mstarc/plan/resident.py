@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mstarc.ir.core import Invoke
 from mstarc.plan.closed_forms import NodeCosts, cache_of
+from mstarc.plan.sizes import gigabytes
 from mstarc.plan.weights import Stored, stored_bytes
 from mstarc_runtime.abi.linked import Linked
 
@@ -67,9 +68,9 @@ def weights_of(
         else:
             count = params * number(name) * share
             total += count
-            said.append(f"{name}: {count / 1e9:.2f} GB, {source}")
+            said.append(f"{name}: {gigabytes(count)}, {source}")
     for found in files.values():
         if found is not None:
             total += found.bytes
-            said.append(f"{found.bytes / 1e9:.2f} GB, {found.source}")
+            said.append(f"{gigabytes(found.bytes)}, {found.source}")
     return Weights(total, tuple(said), unknown)

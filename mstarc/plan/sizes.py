@@ -78,6 +78,14 @@ def kv_bytes(cache: CacheLink, device: str) -> int:
     return 2 * cache.layers * cache.kv_heads * cache.head_dim * number_bytes(device)
 
 
+def gigabytes(count: float) -> str:
+    """`6.60 GB`, as chips are sold; what would be 0.00 of them in smaller units."""
+    for size, unit in ((5e6, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / 1e9:.2f} GB" if unit == "GB" else f"{count / size:.3g} {unit}"
+    return f"{count:.3g} B"
+
+
 def bytes_text(count: int) -> str:
     """`23040 B`, `45.0 KiB`, `90.0 MiB`."""
     amount, unit = float(count), "B"

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mstarc.cli import main
 from mstarc.cli.planning import progress
 from mstarc_runtime.abi.linked import Linked, StreamLink
 from tests.cli.conftest import ROOT, Command
@@ -226,3 +227,32 @@ def _async_off(text: str) -> str:
     found, count = re.subn(r"(op step\([^)]*\)[^{]*\{)", r"\1 async off ", text)
     assert count == 1
     return found
+
+
+@pytest.mark.parametrize(
+    ("cost", "chip", "says"),
+    [
+        ("", "", "FLOP unknown, bytes unknown, critical path unknown: the placement says no `chip` of rank 0 and 2 ops have no cost"),
+        ("", "h200", "FLOP unknown, bytes unknown, critical path unknown: 2 ops have no cost"),
+        ("a: {params: 8, ops: {f: {flops: 5, reads: 8}}}", "h200", "at least 5 FLOP, 64 B, critical path unknown: 1 op has no cost"),
+        ("a: {params: 8, ops: {f: {flops: 5, reads: 8}, g: {flops: 2, reads: 0}}}", "h200",
+         "7 FLOP, 32 B, critical path 7.44e-06 us at least"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_said_to_be_unknown(
+    cost: str, chip: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was `0 FLOP`, as if nothing had to be done."""
+    (tmp_path / "m.walk").write_text(
+        "model m\nnode a : stateless { op f(x: i64) -> y: i64  op g(x: i64) -> y: i64 }\n"
+        "walk w(x: i64) { emit a.g(a.f(x)) as scalar }\nrequest r(x: i64) -> scalar { w(x) }\n"
+    )
+    (tmp_path / "m.yaml").write_text(f"components: {{a: pack.A}}\ncost: {{nodes: {{{cost}}}}}\n")
+    (tmp_path / "p.toml").write_text(
+        f'[ranks.0]\ndevice = "cpu"\n{f"chip = {chr(34)}{chip}{chr(34)}" if chip else ""}\n'
+    )
+    assert main(["compile", str(tmp_path / "m.walk"), "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["plan", str(tmp_path / "out"), "--placement", str(tmp_path / "p.toml")]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("one request: "))
+    assert line == f"one request: {says}"

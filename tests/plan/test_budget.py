@@ -102,11 +102,11 @@ def test_the_numbers_with_their_sources() -> None:
     assert found.message.startswith(
         f"rank 0 needs at least {(200_000_000 * ENTRY + 5 * ITEM) / 1e9:.2f} GB with one request"
     )
-    assert found.notes[0] == "weights 0.00 GB: not counted: a, b"
+    assert found.notes[0] == "weights not known of a, b (neither a checkpoint nor a config says it)"
     assert found.notes[1] == "contexts at their max 204.80 GB: c 200000000 x 1024 B"
     assert found.notes[2].startswith("collected 0.01 GB: loop `w.go` collects `kept`")
     assert found.notes[3] == "streams 0.01 GB, at their capacity"
-    assert found.notes[4] == "values 0.00 GB at once: walk `w`, when it makes `x`, which it is given"
+    assert found.notes[4] == "values 4 MB at once: walk `w`, when it makes `x`, which it is given"
 
 
 HELD = """mstarc.ir 1
@@ -150,7 +150,10 @@ def test_weights_by_the_closed_form_of_a_config() -> None:
     (found,) = findings(config=config | {"num_hidden_layers": 90})
     layer = 2 * 8192 * 64 * 128 + 2 * 8192 * 8 * 128 + 3 * 8192 * 28672
     total = 2 * (90 * layer + 2 * 32000 * 8192) / 1e9
-    assert f"weights {total:.2f} GB: a: {total:.2f} GB, closed form of its config" in found.notes[0]
+    assert (
+        f"weights at least {total:.2f} GB, not known of b (neither a checkpoint nor a config says it): a: {total:.2f} GB, closed form"
+        in found.notes[0]
+    )
 
 
 def test_weights_by_the_headers_of_a_checkpoint_count_too(tmp_path: Path) -> None:
