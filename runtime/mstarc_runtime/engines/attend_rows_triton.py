@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from mstarc_runtime.engines.attend_tiles_triton import append, entries_of, own_rows, own_until, part_of, rows_of, store
+
 NOTHING = tl.constexpr(-1.0e30)  # a maximum of no scores: finite, so that differences of two are numbers
 
 
@@ -76,19 +78,10 @@ def attend_rows(
     request = tl.program_id(1) // KV_HEADS
     kv_head = tl.program_id(1) % KV_HEADS
     split = tl.program_id(2)
-    if RAGGED:
-        first = tl.load(starts + request)
-        rows = tl.load(starts + request + 1) - first
-    else:
-        first = request * rows_each
-        rows = rows_each
+    first, rows = rows_of(starts, request, rows_each, RAGGED)
     if tile * TILE >= rows * GROUP:
         return
-    entries = tl.load(length + request)
-    live = True
-    if MASKED:
-        live = tl.load(active + request) != 0
-        entries = tl.where(live, entries, 0)
+    live, entries = entries_of(length, active, request, MASKED)
     pages = table + request * table_row
     dtype = data.dtype.element_ty
     member = tile * TILE + tl.arange(0, TILE)
@@ -106,10 +99,7 @@ def attend_rows(
     keys = kv_head * slots
     values = (kv_head + KV_HEADS) * slots
 
-    shares = SPLITS - 1 if OWN and SPLITS > 1 else SPLITS  # the own rows are a part by themselves
-    share = tl.cdiv(tl.cdiv(entries, shares), PAGE) * PAGE
-    low = split * share
-    high = tl.minimum(low + share, entries)
+    low, high = part_of(entries, split, SPLITS, OWN, PAGE)
     whole = low + tl.maximum(high - low, 0) // PAGE * PAGE
     for at in tl.range(low, whole, PAGE, num_stages=STAGES):
         place = tl.load(pages + at // PAGE) * PAGE
@@ -129,15 +119,12 @@ def attend_rows(
 
     if OWN:  # noqa: SIM102 (one is known when compiling)
         if split == SPLITS - 1:
-            until = rows
-            if CAUSAL:
-                until = tl.minimum(rows, (tile * TILE + TILE - 1) // GROUP + 1)
+            until = own_until(tile, rows, TILE, GROUP, CAUSAL)
             for at in tl.range(0, until, PAGE, num_stages=STAGES):
                 other = at + within
-                loaded = (other < rows)[:, None]
-                source = (first + other)[:, None]
-                some_keys = tl.load(k + source * k_row + kv_head * k_head + dim[None, :], mask=loaded, other=0.0)
-                some_values = tl.load(v + source * v_row + kv_head * v_head + dim[None, :], mask=loaded, other=0.0)
+                some_keys, some_values = own_rows(
+                    k, v, k_row, k_head, v_row, v_head, first, other, other < rows, kv_head, dim, DIM
+                )
                 seen = (other < rows)[None, :]
                 if CAUSAL:
                     seen = seen & (other[None, :] <= row[:, None])
@@ -154,28 +141,15 @@ def attend_rows(
                     PRECISION=PRECISION,
                 )
             if APPEND:
-                mine = tile * TILE // GROUP + tl.arange(0, TILE)
-                kept = (mine < rows) & (mine <= (tile * TILE + TILE - 1) // GROUP) & live
-                entry = entries + mine
-                page = tl.load(pages + entry // PAGE, mask=kept, other=0).to(tl.int64)
-                place = (page * PAGE + entry % PAGE)[:, None] * DIM + dim[None, :]
-                source = (first + mine)[:, None]
-                some_keys = tl.load(k + source * k_row + kv_head * k_head + dim[None, :], mask=kept[:, None], other=0.0)
-                some_values = tl.load(
-                    v + source * v_row + kv_head * v_head + dim[None, :], mask=kept[:, None], other=0.0
-                )
-                tl.store(data + keys.to(tl.int64) * DIM + place, some_keys.to(dtype), mask=kept[:, None])
-                tl.store(data + values.to(tl.int64) * DIM + place, some_values.to(dtype), mask=kept[:, None])
+                own_keys, own_values = data + keys.to(tl.int64) * DIM, data + values.to(tl.int64) * DIM
+                append(
+                    k, v, k_row, k_head, v_row, v_head, own_keys, own_values, pages, first, rows, entries, live, tile,
+                    kv_head, dim, GROUP, DIM, PAGE, TILE,
+                )  # fmt: skip
 
-    at = (first + row) * (KV_HEADS * GROUP) + head
-    if SPLITS == 1:
-        mean = mixed / tl.where(total > 0, total, 1.0)[:, None]
-        tl.store(out + at[:, None] * DIM + dim[None, :], mean.to(out.dtype.element_ty), mask=there)
-    else:
-        at += split * all_rows * (KV_HEADS * GROUP)
-        tl.store(part + at[:, None].to(tl.int64) * DIM + dim[None, :], mixed, mask=there)
-        tl.store(weight + at * 2, top, mask=row < rows)
-        tl.store(weight + at * 2 + 1, total, mask=row < rows)
+    heads = KV_HEADS * GROUP
+    at = (first + row) * heads + head
+    store(out, part, weight, at, all_rows * heads, split, top, total, mixed, row < rows, dim, DIM, SPLITS)
 
 
 @triton.jit

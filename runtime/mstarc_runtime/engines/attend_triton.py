@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mstarc_runtime.engines import attend_frames
 from mstarc_runtime.engines.attend_rows_triton import attend_rows, join_rows
+from mstarc_runtime.engines.attend_tiles_triton import append, entries_of, own_rows, own_until, part_of, rows_of, store
 
 PROGRAMS = 132  # one for each multiprocessor of an H200, which runs one, two or four at once by their size
 DECODE_TILE = 16  # the smallest tile: that of decode steps
@@ -93,19 +94,10 @@ def _attend(
     request = tl.program_id(1) // KV_HEADS
     kv_head = tl.program_id(1) % KV_HEADS
     split = tl.program_id(2)
-    if RAGGED:
-        first = tl.load(starts + request)
-        rows = tl.load(starts + request + 1) - first
-    else:
-        first = request * rows_each
-        rows = rows_each
+    first, rows = rows_of(starts, request, rows_each, RAGGED)
     if tile * TILE >= rows * GROUP:
         return
-    entries = tl.load(length + request)
-    live = True
-    if MASKED:
-        live = tl.load(active + request) != 0
-        entries = tl.where(live, entries, 0)
+    live, entries = entries_of(length, active, request, MASKED)
     dtype = data.dtype.element_ty
 
     member = tile * TILE + tl.arange(0, TILE)
@@ -123,10 +115,7 @@ def _attend(
     values = data + (kv_head + KV_HEADS).to(tl.int64) * data_head
     pages = table + request * table_row
 
-    shares = SPLITS - 1 if OWN and SPLITS > 1 else SPLITS  # the own rows are a part by themselves
-    share = tl.cdiv(tl.cdiv(entries, shares), BLOCK) * BLOCK
-    low = split * share
-    high = tl.minimum(low + share, entries)
+    low, high = part_of(entries, split, SPLITS, OWN, BLOCK)
     for at in range(low, high, BLOCK):
         entry = at + tl.arange(0, BLOCK)
         seen = entry < high
@@ -141,15 +130,12 @@ def _attend(
 
     if OWN:  # noqa: SIM102 (one is known when compiling)
         if split == SPLITS - 1:
-            until = rows
-            if CAUSAL:
-                until = tl.minimum(rows, (tile * TILE + TILE - 1) // GROUP + 1)
+            until = own_until(tile, rows, TILE, GROUP, CAUSAL)
             for at in range(0, until, BLOCK):
                 other = at + tl.arange(0, BLOCK)
-                loaded = (other < rows)[:, None] & (dim < DIM)[None, :]
-                place = (first + other)[:, None]
-                some_keys = tl.load(k + place * k_row + kv_head * k_head + dim[None, :], mask=loaded, other=0.0)
-                some_values = tl.load(v + place * v_row + kv_head * v_head + dim[None, :], mask=loaded, other=0.0)
+                some_keys, some_values = own_rows(
+                    k, v, k_row, k_head, v_row, v_head, first, other, other < rows, kv_head, dim, DIM
+                )
                 seen = (other < rows)[None, :]
                 if CAUSAL:
                     seen = seen & (other[None, :] <= row[:, None])
@@ -165,27 +151,14 @@ def _attend(
                     PRECISION=PRECISION,
                 )
             if APPEND:
-                mine = tile * TILE // GROUP + tl.arange(0, TILE)
-                kept = (mine < rows) & (mine <= (tile * TILE + TILE - 1) // GROUP) & live
-                entry = entries + mine
-                page = tl.load(pages + entry // PAGE, mask=kept, other=0).to(tl.int64)
-                place = (page * PAGE + entry % PAGE)[:, None] * DIM + dim[None, :]
-                stored = kept[:, None] & (dim < DIM)[None, :]
-                source = (first + mine)[:, None]
-                some_keys = tl.load(k + source * k_row + kv_head * k_head + dim[None, :], mask=stored, other=0.0)
-                some_values = tl.load(v + source * v_row + kv_head * v_head + dim[None, :], mask=stored, other=0.0)
-                tl.store(keys + place, some_keys.to(dtype), mask=stored)
-                tl.store(values + place, some_values.to(dtype), mask=stored)
+                append(
+                    k, v, k_row, k_head, v_row, v_head, keys, values, pages, first, rows, entries, live, tile, kv_head,
+                    dim, GROUP, DIM, PAGE, TILE,
+                )  # fmt: skip
 
-    at = (first + row) * (KV_HEADS * GROUP) + head
-    if SPLITS == 1:
-        mean = mixed / tl.where(total > 0, total, 1.0)[:, None]
-        tl.store(out + at[:, None] * DIM + dim[None, :], mean.to(out.dtype.element_ty), mask=there)
-    else:
-        at += split * all_rows * (KV_HEADS * GROUP)
-        tl.store(part + at[:, None].to(tl.int64) * DIM + dim[None, :], mixed, mask=there)
-        tl.store(weight + at * 2, top, mask=row < rows)
-        tl.store(weight + at * 2 + 1, total, mask=row < rows)
+    heads = KV_HEADS * GROUP
+    at = (first + row) * heads + head
+    store(out, part, weight, at, all_rows * heads, split, top, total, mixed, row < rows, dim, DIM, SPLITS)
 
 
 @triton.jit
