@@ -32,8 +32,8 @@ from mstarc_runtime.engines.transformer import OpSpec
 from mstarc_runtime.models.llama import Llama
 from mstarc_runtime.models.llama_fused import HEAD_ROWS
 from mstarc_runtime.models.llama_step import parts as parts_of
-from mstarc_runtime.models.step_gluon import parts_product
-from mstarc_runtime.models.step_triton import Stream
+from mstarc_runtime.models.step_gluon import PRODUCTS
+from mstarc_runtime.models.step_products import Stream
 from mstarc_runtime.sampling.device import SamplerPlan, SamplerRows, Site
 from mstarc_runtime.sampling.sampler import Settings
 
@@ -213,7 +213,7 @@ def products(head: bool, stored: list[Tensor], turned: list[Tensor]) -> dict[str
 
 def own_product(x: Tensor, weight: Tensor, squares: Tensor, parts: int) -> Tensor:
     """The step's product [parts, rows, out] of rows x with those sums of squares."""
-    return parts_product(Stream(x, x, squares), weight, 0.0, parts or parts_of(weight))
+    return PRODUCTS.parts_product(Stream(x, x, squares), weight, 0.0, parts or parts_of(weight))
 
 
 def rate(work: Product, x: Tensor, weights: list[Tensor], first: Tensor) -> int:

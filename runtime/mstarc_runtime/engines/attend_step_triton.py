@@ -2,10 +2,12 @@
 
 A program takes one KV head of one request and one part of its context, as in `attend_triton`. It loads its first entries before it waits
 for the product (`early_triton`), sums the product's parts, turns queries and the own key, and attends; the last part sees the own row
-and appends it to the pages. The program of a head that is done last joins the parts, in their order.
+and appends it to the pages. The program of a head that is done last joins the shares, in their order; or who reads them does (`Shares`).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -49,34 +51,13 @@ def _entries(data, pages, at, high, dim, PAGE: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit(do_not_specialize=["rows"])
 def _attend_step(
-    qkv,
-    cos,
-    sin,
-    data,
-    table,
-    length,
-    active,
-    out,
-    part,
-    weight,
-    arrived,
+    qkv, cos, sin, data, table, length, active, out, part, tops, totals, arrived,
     scale,  # times log2(e)
-    rows,
-    data_head,
-    table_row,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUP_PAD: tl.constexpr,
-    DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPLITS: tl.constexpr,
-    SPLITS_PAD: tl.constexpr,
-    PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    rows, data_head, table_row,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr, PARTS: tl.constexpr,
+    JOINED: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     if EARLY:
         gdc_launch_dependents()
     pair = tl.program_id(0)
@@ -123,44 +104,66 @@ def _attend_step(
     top, total, mixed = _fold(
         queries, some_keys, some_values, seen[None, :], scale, top, total, mixed, PRECISION=PRECISION
     )
-    for at in range(low + BLOCK, high, BLOCK):
-        place, seen = _entries(data, pages, at, high, dim, PAGE, BLOCK, DIM)
-        more_keys = tl.load(keys + place, mask=seen[:, None], other=0.0)
-        more_values = tl.load(values + place, mask=seen[:, None], other=0.0)
-        top, total, mixed = _fold(
-            queries, more_keys, more_values, seen[None, :], scale, top, total, mixed, PRECISION=PRECISION
-        )
-
-    result = (request * KV_HEADS + kv_head) * GROUP * DIM
-    if SPLITS == 1:
-        to = out + result + member[:, None] * DIM + dim[None, :]
-        tl.store(to, (mixed / total[:, None]).to(out.dtype.element_ty), mask=kept[:, None])
-    else:
-        mine = (pair * SPLITS + split) * GROUP + member
-        tl.store(part + mine[:, None].to(tl.int64) * DIM + dim[None, :], mixed, mask=kept[:, None])
-        tl.store(weight + mine * 2, top, mask=kept)
-        tl.store(weight + mine * 2 + 1, total, mask=kept)
-        tl.debug_barrier()
-        if tl.atomic_add(arrived + pair, 1, sem="acq_rel") == SPLITS - 1:
-            tl.store(arrived + pair, 0)
-            which, group = tl.arange(0, SPLITS_PAD), tl.arange(0, GROUP_PAD)
-            there = (group < GROUP)[:, None] & (which < SPLITS)[None, :]
-            their = (pair * SPLITS + which)[None, :] * GROUP + group[:, None]
-            tops = tl.load(weight + their * 2, mask=there, other=0.0, cache_modifier=".cg")
-            totals = tl.load(weight + their * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
-            parts = tl.load(
-                part + their[:, :, None].to(tl.int64) * DIM + dim[None, None, :],
-                mask=there[:, :, None],
-                other=0.0,
-                cache_modifier=".cg",
+    if low + BLOCK < high:  # a pipeline takes a microsecond to begin, even with nothing to do
+        for at in range(low + BLOCK, high, BLOCK):
+            place, seen = _entries(data, pages, at, high, dim, PAGE, BLOCK, DIM)
+            more_keys = tl.load(keys + place, mask=seen[:, None], other=0.0)
+            more_values = tl.load(values + place, mask=seen[:, None], other=0.0)
+            top, total, mixed = _fold(
+                queries, more_keys, more_values, seen[None, :], scale, top, total, mixed, PRECISION=PRECISION
             )
-            tops = tl.where(totals > 0, tops, float("-inf"))
-            highest = tl.max(tops, 1)
-            factor = tl.exp2(tops - tl.where(group < GROUP, highest, 0.0)[:, None])
-            whole = tl.where(group < GROUP, tl.sum(totals * factor, 1), 1.0)
-            mean = tl.sum(parts * factor[:, :, None], 1) / whole[:, None]
-            to = out + result + group[:, None] * DIM + dim[None, :]
-            tl.store(to, mean.to(out.dtype.element_ty), mask=(group < GROUP)[:, None])
+
+    row = (pair * GROUP + member).to(tl.int64)  # of all requests' heads
+    if SPLITS == 1:
+        tl.store(
+            out + row[:, None] * DIM + dim[None, :],
+            (mixed / total[:, None]).to(out.dtype.element_ty),
+            mask=kept[:, None],
+        )
+    else:
+        mine = row * SPLITS + split
+        tl.store(part + mine[:, None] * DIM + dim[None, :], mixed, mask=kept[:, None])
+        tl.store(tops + mine, top, mask=kept)
+        tl.store(totals + mine, total, mask=kept)
+        if JOINED:
+            tl.debug_barrier()
+            if tl.atomic_add(arrived + pair, 1, sem="acq_rel") == SPLITS - 1:
+                tl.store(arrived + pair, 0)
+                _join(out, part, tops, totals, pair, GROUP, GROUP_PAD, DIM, SPLITS, SPLITS_PAD)
+
+
+@triton.jit
+def _join(
+    out, part, tops, totals, pair,
+    GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr,
+):  # fmt: skip
+    """The mix of a group of heads from its shares."""
+    which, group, dim = tl.arange(0, SPLITS_PAD), tl.arange(0, GROUP_PAD), tl.arange(0, DIM)
+    kept = group < GROUP
+    there = kept[:, None] & (which < SPLITS)[None, :]
+    row = (pair * GROUP + group).to(tl.int64)
+    their = row[:, None] * SPLITS + which[None, :]
+    top = tl.load(tops + their, mask=there, other=0.0, cache_modifier=".cg")
+    total = tl.load(totals + their, mask=there, other=0.0, cache_modifier=".cg")
+    place = their[:, :, None] * DIM + dim[None, None, :]
+    parts = tl.load(part + place, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
+    top = tl.where(total > 0, top, float("-inf"))
+    factor = tl.exp2(top - tl.where(kept, tl.max(top, 1), 0.0)[:, None])
+    whole = tl.where(kept, tl.sum(total * factor, 1), 1.0)
+    mean = tl.sum(parts * factor[:, :, None], 1) / whole[:, None]
+    tl.store(out + row[:, None] * DIM + dim[None, :], mean.to(out.dtype.element_ty), mask=kept[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each head of B rows has mixed of each share of its context; a head's mix is Σ mixed · 2^top / Σ total · 2^top.
+
+    mixed f32 [B, heads, splits, head_dim]; tops and totals f32 [B, heads, splits]. A share without an entry has total 0 and top -inf.
+    """
+
+    mixed: Tensor
+    tops: Tensor
+    totals: Tensor
 
 
 def attend_step(
@@ -171,40 +174,31 @@ def attend_step(
     table: Tensor,
     length: Tensor,
     active: Tensor,
-    arrived: Tensor,
+    arrived: Tensor | None,
     *,
     page_size: int,
     scale: float,
-) -> Tensor:
+) -> Tensor | Shares:
     """One row of each of B slots attends causally and joins its context: [B, heads, head_dim] in the dtype of `data`.
 
     data, table, length, active as in `attend_triton.attend_slots`. qkv f32 [parts, B, heads + 2 · kv_heads, head_dim] is a sum over dim 0:
     queries and keys before rotation, values; cos and sin f32 [B, head_dim / 2]. head_dim is a power of two, 16 or more. arrived: zeros,
-    i32 [B · kv_heads or more], left as zeros.
+    i32 [B · kv_heads or more], left as zeros; without it, several shares are not joined.
     """
     parts, rows, width, dim = qkv.shape
     kv_heads = data.shape[0] // 2
     heads = width - 2 * kv_heads
-    out = torch.empty((rows, heads, dim), dtype=data.dtype, device=data.device)
     splits = _splits(rows * kv_heads, triton.cdiv(table.shape[1] * page_size, BLOCK))
-    part = qkv.new_empty(rows * splits * heads * dim if splits > 1 else 0)
-    weight = qkv.new_empty(rows * splits * heads * 2 if splits > 1 else 0)
+    joined = arrived is not None or splits == 1
+    out = torch.empty((rows, heads, dim) if joined else 0, dtype=data.dtype, device=data.device)
+    apart = splits if splits > 1 else 0
+    shares = Shares(
+        qkv.new_empty(rows, heads, apart, dim), qkv.new_empty(rows, heads, apart), qkv.new_empty(rows, heads, apart)
+    )
     _attend_step[(rows * kv_heads, splits)](
-        qkv,
-        cos,
-        sin,
-        data,
-        table,
-        length,
-        active,
-        out,
-        part,
-        weight,
-        arrived,
-        scale * LOG2_E,
-        rows,
-        data.stride(0),
-        table.stride(0),
+        qkv, cos, sin, data, table, length, active,
+        out, shares.mixed, shares.tops, shares.totals, length if arrived is None else arrived,
+        scale * LOG2_E, rows, data.stride(0), table.stride(0),
         KV_HEADS=kv_heads,
         GROUP=heads // kv_heads,
         GROUP_PAD=triton.next_power_of_2(heads // kv_heads),
@@ -215,12 +209,13 @@ def attend_step(
         SPLITS=splits,
         SPLITS_PAD=triton.next_power_of_2(splits),
         PARTS=parts,
+        JOINED=joined,
         PRECISION="ieee" if data.dtype == torch.float32 else "tf32",
         num_warps=8,
         num_stages=3,
         **early(data.device),
-    )
-    return out
+    )  # fmt: skip
+    return out if joined else shares
 
 
 def _splits(programs: int, blocks: int) -> int:

@@ -2,8 +2,9 @@
 
 A kernel with EARLY calls `gdc_launch_dependents` first: the next kernel may begin. Then it loads what no kernel of the chain writes, and
 it `gdc_wait`s before it touches anything else. The waits form a chain: a kernel that has passed its own knows that all before it are
-done. A kernel without EARLY begins when all before it are done, and so begins a chain. Compute capability 9.0 has both instructions;
-elsewhere EARLY is False.
+done. But it may begin when many before it have only begun: what an earlier kernel writes may be loaded before the wait only if one between
+them lets the next begin after its own wait. A kernel without EARLY begins when all before it are done, and so begins a chain. Compute
+capability 9.0 has both instructions; elsewhere EARLY is False.
 """
 
 from __future__ import annotations

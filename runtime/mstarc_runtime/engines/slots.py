@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from mstarc_runtime.cache.pool import PagedPool
 from mstarc_runtime.engines import attend_torch
 from mstarc_runtime.engines.paged_run import EngineError
 from mstarc_runtime.engines.transformer import OpSpec
+
+if TYPE_CHECKING:
+    from mstarc_runtime.engines.attend_step_triton import Shares
 
 
 def attention_on(device: torch.device) -> Callable[..., Tensor]:
@@ -149,7 +152,7 @@ class SlotsRun:
             self._note(layer)
         return self._mix(self._slots, layer, q, k, v, self._causal, self._frozen, scale)
 
-    def attend_step(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, arrived: Tensor) -> Tensor:
+    def attend_step(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, arrived: Tensor | None) -> Tensor | Shares:
         """`attend` of one row per slot from a product in parts that is not rotated: see `attend_step_triton.attend_step`."""
         from mstarc_runtime.engines import attend_step_triton
 

@@ -19,7 +19,7 @@ from mstarc_runtime.models import fused_triton as fused
 from mstarc_runtime.models.llama import Llama
 from mstarc_runtime.models.llama_config import LlamaConfig
 from mstarc_runtime.models.llama_step import LlamaStep
-from mstarc_runtime.models.step_triton import MAX_ROWS
+from mstarc_runtime.models.step_products import MAX_ROWS
 
 HEAD_ROWS = 64  # the head's rows are padded to a multiple of it: cuBLAS has its fast kernels for such products only
 

@@ -8,10 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mstarc_runtime.engines.attend_step_triton import Shares
 from mstarc_runtime.models import step_gluon, step_triton
 from mstarc_runtime.models.llama import Layer
 from mstarc_runtime.models.llama_config import LlamaConfig
-from mstarc_runtime.models.step_triton import IN, OUT
+from mstarc_runtime.models.step_products import IN, MAX_ROWS, OUT
 
 PROGRAMS = 264  # two on each multiprocessor of an H200
 
@@ -21,11 +22,13 @@ class StepRun(Protocol):
 
     positions: Tensor
 
-    def attend_step(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, arrived: Tensor) -> Tensor: ...
+    def attend_step(
+        self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, arrived: Tensor | None
+    ) -> Tensor | Shares: ...
 
 
 class LlamaStep:
-    """Token ids of up to `step_triton.MAX_ROWS` slots -> logits."""
+    """Token ids of up to `MAX_ROWS` slots -> logits."""
 
     def __init__(
         self,
@@ -41,9 +44,9 @@ class LlamaStep:
         self._embed, self._head, self._norm, self._frequencies = embed, head, norm, frequencies
         matrices = [head] + [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         on_hopper = all(step_gluon.runs_on(matrix.T) for matrix in matrices)
-        self._kernels = step_gluon if on_hopper else step_triton
+        self._products = step_gluon.PRODUCTS if on_hopper else step_triton.PRODUCTS
         self._tiles = facts.hidden_size // OUT
-        most = max(self._tiles, step_triton.MAX_ROWS * facts.num_key_value_heads)
+        most = max(self._tiles, MAX_ROWS * facts.num_key_value_heads)
         self._arrived = torch.zeros(most, dtype=torch.int32, device=embed.device)  # the kernels leave it so
 
     @staticmethod
@@ -62,20 +65,25 @@ class LlamaStep:
 
     def __call__(self, run: StepRun, token: Tensor) -> Tensor:
         """One token of each slot, i64 [B] -> logits f32 [B, vocab]."""
-        facts, layers, rows, kernels = self._facts, self._layers, len(token), self._kernels
+        facts, layers, rows, products = self._facts, self._layers, len(token), self._products
         eps, dim, arrived = facts.rms_norm_eps, facts.head_dim, self._arrived
+        apart = (
+            products.shares_kernel is not None and rows == 1 and dim == IN
+        )  # then the next product joins them sooner
         stream, cos, sin = step_triton.begin(
             token, self._embed, layers[0].norm1, run.positions, self._frequencies, self._tiles
         )
         norms = [layer.norm1 for layer in layers[1:]] + [self._norm]
         for n, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
-            qkv = kernels.parts_product(stream, layer.qkv.T, eps, parts(layer.qkv.T))
-            mixed = run.attend_step(n, qkv.view(*qkv.shape[:2], -1, dim), cos, sin, arrived)
-            mixed, out, down = mixed.view(rows, -1).to(stream.scaled.dtype), layer.out.T, layer.down.T
-            stream = kernels.add_product(stream, mixed, out, layer.norm2, arrived, parts(out))
-            inner = kernels.gated_product(stream, layer.gate_up.T, eps)
-            stream = kernels.add_product(stream, inner, down, norm, arrived, parts(down))
-        logits: Tensor = kernels.parts_product(stream, self._head.T, eps, 1)
+            qkv = products.parts_product(stream, layer.qkv.T, eps, parts(layer.qkv.T))
+            mixed = run.attend_step(n, qkv.view(*qkv.shape[:2], -1, dim), cos, sin, None if apart else arrived)
+            if isinstance(mixed, Tensor):
+                mixed = mixed.view(rows, -1).to(stream.scaled.dtype)
+            out, down = layer.out.T, layer.down.T
+            stream = products.add_product(stream, mixed, out, layer.norm2, arrived, parts(out))
+            inner = products.gated_product(stream, layer.gate_up.T, eps)
+            stream = products.add_product(stream, inner, down, norm, arrived, parts(down))
+        logits: Tensor = products.parts_product(stream, self._head.T, eps, 1)
         return logits[0, :, : facts.vocab_size]
 
 

@@ -3,7 +3,7 @@
 A program keeps a ring of STAGES blocks of weights in shared memory. Before it waits for the kernel before, it asks for all of them
 (`early_triton`), so that memory stays busy while that one ends. Then it takes block after block, and asks for the next in the place of
 the one that it used last. Two programs share a multiprocessor, and so many should be launched: a kernel that starts early takes what
-room there is, and where that is uneven some multiprocessors get more work than others.
+room there is, and where that is uneven some multiprocessors get more work than others. So a ring is as long as two programs have room for.
 
 A copy belongs to a group, and groups end in their order: the blocks of weights of the ring, their rows, then a block with its rows each.
 """
@@ -22,9 +22,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mstarc_runtime.engines.early_triton import early
-from mstarc_runtime.models.step_triton import IN, OUT, Stream, f32
+from mstarc_runtime.models.step_products import IN, Products
 
-STAGES = 4
+STAGES_MIN = 4
+SHARED = 227 << 10  # bytes that the programs of a multiprocessor share
+ATTENTION = 36 << 10  # of them for a program of attention
 
 
 @gluon.jit
@@ -38,24 +40,16 @@ def _rows_of(tile, member, OUTS: gl.constexpr, GATED: gl.constexpr):
 
 
 @gluon.jit
-def _sums(
-    x,
+def _opened(
     weight,
-    rows,
-    OUTS: gl.constexpr,
-    INS: gl.constexpr,
-    PARTS: gl.constexpr,
-    GATED: gl.constexpr,
-    STAGES: gl.constexpr,
-    ROWS: gl.constexpr,
-    EARLY: gl.constexpr,
-):
-    """A program's tile of outputs over its part of the inputs, f32 [64, ROWS]."""
-    dtype: gl.constexpr = weight.dtype.element_ty
+    OUTS: gl.constexpr, INS: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr,
+    STAGES: gl.constexpr, EARLY: gl.constexpr, AFTER_WAIT: gl.constexpr,
+):  # fmt: skip
+    """A program's beginning, up to the end of its wait: the ring, pointers to its weights [64, 128] of the first block, and which block
+    of inputs that is and how many it takes. AFTER_WAIT: the next kernel may begin then, not at once."""
     lanes: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    product: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    if EARLY:
+    if EARLY and not AFTER_WAIT:
         gdc_launch_dependents()
     blocks: gl.constexpr = INS // 128
     tile, part = gl.program_id(0) // PARTS, gl.program_id(0) % PARTS
@@ -63,21 +57,91 @@ def _sums(
     count = (part + 1) * blocks // PARTS - low
     col = gl.arange(0, 128, layout=gl.SliceLayout(0, lanes))[None, :] + low * 128
     own = weight + _rows_of(tile, gl.arange(0, 64, layout=gl.SliceLayout(1, lanes)), OUTS, GATED)[:, None] * INS + col
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, lanes))[:, None]
-    theirs = x + row * INS + col
-    there = row < rows
-    ring = gl.allocate_shared_memory(dtype, [STAGES, 64, 128], swizzled)
-    ring_x = gl.allocate_shared_memory(dtype, [STAGES, ROWS, 128], swizzled)
+    ring = gl.allocate_shared_memory(weight.dtype.element_ty, [STAGES, 64, 128], swizzled)
     for stage in gl.static_range(STAGES):
         if stage < count:
             async_copy.async_copy_global_to_shared(ring.index(stage), own + stage * 128, eviction_policy="evict_first")
         async_copy.commit_group()
     if EARLY:
         gdc_wait()
+        if AFTER_WAIT:
+            gdc_launch_dependents()
+    return ring, own, low, count
+
+
+@gluon.jit
+def _sums(opened, x, rows, INS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr):
+    """A program's tile of outputs over its part of the inputs, f32 [64, ROWS], from rows x [rows, INS]."""
+    ring, own, low, count = opened
+    lanes: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, lanes))[:, None]
+    there = row < rows
+    theirs = x + row * INS + low * 128 + gl.arange(0, 128, layout=gl.SliceLayout(0, lanes))[None, :]
+    ring_x = gl.allocate_shared_memory(ring.dtype, [STAGES, ROWS, 128], swizzled)
     for stage in gl.static_range(STAGES):
         if stage < count:
             async_copy.async_copy_global_to_shared(ring_x.index(stage), theirs + stage * 128, mask=there)
         async_copy.commit_group()
+    return _loop(ring, own, count, ring_x, theirs, there, True, STAGES, ROWS)
+
+
+@gluon.jit
+def _sums_of_mixes(
+    opened, mixed, tops, totals,
+    INS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, SPLITS: gl.constexpr,
+):  # fmt: skip
+    """`_sums` of a single row, which is the mixes of its heads, from their shares (see `attend_step_triton.Shares`)."""
+    ring, own, low, count = opened
+    held: gl.constexpr = (INS // 128 + PARTS - 1) // PARTS
+    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    x_blocks = gl.allocate_shared_memory(ring.dtype, [held, ROWS, 128], swizzled)
+    _mixes(x_blocks, mixed, tops, totals, low, count, SPLITS, held, ROWS)
+    return _loop(ring, own, count, x_blocks, own, own, False, STAGES, ROWS)
+
+
+@gluon.jit
+def _mixes(x_blocks, mixed, tops, totals, low, count, SPLITS: gl.constexpr, HELD: gl.constexpr, ROWS: gl.constexpr):
+    """The mixes of the single row's heads low..low+count-1 from their shares (`attend_step_triton.Shares`), a block of inputs each.
+
+    Every row of x_blocks [HELD, ROWS, 128] gets them: nobody reads what becomes of the others.
+    """
+    padded: gl.constexpr = triton.next_power_of_2(SPLITS)
+    columns: gl.constexpr = triton.next_power_of_2(HELD)
+    lanes: gl.constexpr = gl.BlockedLayout([padded, 1], [1, 32], [1, 4], [1, 0])
+    pairs: gl.constexpr = gl.BlockedLayout([1, 1], [16, 2], [1, 4], [0, 1])
+    split = gl.arange(0, padded, layout=gl.SliceLayout(1, lanes))[:, None]
+    dim = gl.arange(0, 128, layout=gl.SliceLayout(0, lanes))[None, :]
+    shares = ()
+    for block in gl.static_range(HELD):  # all are asked for before one is looked at
+        place = ((low + block) * SPLITS + split) * 128 + dim
+        some = gl.load(mixed + place, mask=(split < SPLITS) & (block < count), other=0.0)
+        shares = shares + (some,)  # type: ignore[assignment]  # noqa: RUF005 (Gluon does not unpack)
+    split = gl.arange(0, padded, layout=gl.SliceLayout(1, pairs))[:, None]
+    block = gl.arange(0, columns, layout=gl.SliceLayout(0, pairs))[None, :]
+    there = (split < SPLITS) & (block < count)
+    total = gl.load(totals + (low + block) * SPLITS + split, mask=there, other=0.0)
+    top = gl.load(tops + (low + block) * SPLITS + split, mask=there, other=float("-inf"))
+    top = gl.where(total > 0, top, float("-inf"))
+    factor = gl.exp2(top - gl.where(block < count, gl.max(top, 0)[None, :], 0.0))
+    factor = factor / gl.where(block < count, gl.sum(total * factor, 0)[None, :], 1.0)
+    factors = gl.allocate_shared_memory(gl.float32, [padded, columns], gl.SwizzledSharedLayout(1, 1, 1, [0, 1]))
+    factors.store(factor)
+    gl.thread_barrier()
+    for block in gl.static_range(HELD):
+        mix = gl.sum(shares[block] * factors.slice(block, 1, dim=1).load(lanes), 0)
+        rows = gl.zeros([ROWS, 128], gl.float32, layout=lanes) + mix[None, :]
+        x_blocks.index(block).store(rows.to(x_blocks.dtype))
+    fence_async_shared()
+
+
+@gluon.jit
+def _loop(
+    ring, own, count, x_blocks, theirs, there,
+    FETCHED: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """The products of all blocks, summed, f32 [64, ROWS]. If FETCHED, rows are in a ring as weights are; else all are there."""
+    product: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     sums = gl.zeros([64, ROWS], gl.float32, layout=product)
     slot, last = 0, STAGES - 1
     for block in range(count):
@@ -89,9 +153,11 @@ def _sums(
             async_copy.async_copy_global_to_shared(
                 ring.index(last), own + following * 128, eviction_policy="evict_first"
             )
-            async_copy.async_copy_global_to_shared(ring_x.index(last), theirs + following * 128, mask=there)
+            if FETCHED:
+                async_copy.async_copy_global_to_shared(x_blocks.index(last), theirs + following * 128, mask=there)
         async_copy.commit_group()
-        sums = warpgroup_mma(ring.index(slot), ring_x.index(slot).permute([1, 0]), sums)
+        x_block = x_blocks.index(slot if FETCHED else block)
+        sums = warpgroup_mma(ring.index(slot), x_block.permute([1, 0]), sums)
         last = slot
         slot = gl.where(slot == STAGES - 1, 0, slot + 1)
     async_copy.wait_group(0)
@@ -99,38 +165,34 @@ def _sums(
 
 
 @gluon.jit
-def _factor(squares, rows, eps, INS: gl.constexpr, ROWS: gl.constexpr, TILES: gl.constexpr, TILES_PAD: gl.constexpr):
-    """1 / sqrt(mean(x²) + eps) of each row, f32 [1, ROWS] in the epilogue's layout."""
-    epilogue: gl.constexpr = gl.BlockedLayout([2, 1], [32, 1], [1, 4], [0, 1])
+def _squares(squares, rows, ROWS: gl.constexpr, TILES: gl.constexpr, TILES_PAD: gl.constexpr):
+    """Each row's sums of squares, f32 [ROWS, TILES_PAD]."""
     read: gl.constexpr = gl.BlockedLayout([1, TILES_PAD // 32], [1, 32], [4, 1], [1, 0])
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, read))
     tile = gl.arange(0, TILES_PAD, layout=gl.SliceLayout(0, read))
     there = (row < rows)[:, None] & (tile < TILES)[None, :]
-    some = gl.load(squares + row[:, None] * TILES + tile[None, :], mask=there, other=0.0)
-    mean = gl.sum(some, 1) / INS
-    return gl.convert_layout(gl.rsqrt(mean + eps), gl.SliceLayout(0, epilogue))[None, :]
+    return gl.load(squares + row[:, None] * TILES + tile[None, :], mask=there, other=0.0)
+
+
+@gluon.jit
+def _normed(sums, squares, eps, INS: gl.constexpr):
+    """Sums [64, ROWS] in the epilogue's layout, times 1 / sqrt(mean(x²) + eps) of their rows."""
+    epilogue: gl.constexpr = gl.BlockedLayout([2, 1], [32, 1], [1, 4], [0, 1])
+    factor = gl.rsqrt(gl.sum(squares, 1) / INS + eps)
+    return gl.convert_layout(sums, epilogue) * gl.convert_layout(factor, gl.SliceLayout(0, epilogue))[None, :]
 
 
 @gluon.jit(do_not_specialize=["rows"])
 def _parts_product(
-    x,
-    weight,
-    squares,
-    out,
-    rows,
-    eps,
-    OUTS: gl.constexpr,
-    INS: gl.constexpr,
-    PARTS: gl.constexpr,
-    STAGES: gl.constexpr,
-    ROWS: gl.constexpr,
-    TILES: gl.constexpr,
-    TILES_PAD: gl.constexpr,
-    EARLY: gl.constexpr,
-):
+    x, weight, squares, out, rows, eps,
+    OUTS: gl.constexpr, INS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, TILES: gl.constexpr, TILES_PAD: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    # attention is the next kernel, and reads lengths and which rows are active before its wait
+    opened = _opened(weight, OUTS, INS, PARTS, False, STAGES, EARLY, AFTER_WAIT=True)
+    some = _squares(squares, rows, ROWS, TILES, TILES_PAD)
+    sums = _normed(_sums(opened, x, rows, INS, STAGES, ROWS), some, eps, INS)
     epilogue: gl.constexpr = gl.BlockedLayout([2, 1], [32, 1], [1, 4], [0, 1])
-    sums = _sums(x, weight, rows, OUTS, INS, PARTS, False, STAGES, ROWS, EARLY)
-    sums = gl.convert_layout(sums, epilogue) * _factor(squares, rows, eps, INS, ROWS, TILES, TILES_PAD)
     tile, part = gl.program_id(0) // PARTS, gl.program_id(0) % PARTS
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, epilogue))[None, :]
     col = tile * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, epilogue))[:, None]
@@ -140,24 +202,14 @@ def _parts_product(
 
 @gluon.jit(do_not_specialize=["rows"])
 def _gated_product(
-    x,
-    weight,
-    squares,
-    out,
-    rows,
-    eps,
-    OUTS: gl.constexpr,
-    INS: gl.constexpr,
-    STAGES: gl.constexpr,
-    ROWS: gl.constexpr,
-    TILES: gl.constexpr,
-    TILES_PAD: gl.constexpr,
-    EARLY: gl.constexpr,
-):
-    epilogue: gl.constexpr = gl.BlockedLayout([2, 1], [32, 1], [1, 4], [0, 1])
+    x, weight, squares, out, rows, eps,
+    OUTS: gl.constexpr, INS: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, TILES: gl.constexpr, TILES_PAD: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    opened = _opened(weight, OUTS, INS, 1, True, STAGES, EARLY, AFTER_WAIT=False)
+    some = _squares(squares, rows, ROWS, TILES, TILES_PAD)
+    sums = _normed(_sums(opened, x, rows, INS, STAGES, ROWS), some, eps, INS)
     half: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
-    sums = _sums(x, weight, rows, OUTS, INS, 1, True, STAGES, ROWS, EARLY)
-    sums = gl.convert_layout(sums, epilogue) * _factor(squares, rows, eps, INS, ROWS, TILES, TILES_PAD)
     both = gl.allocate_shared_memory(gl.float32, [64, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0, 1]))
     both.store(sums)
     gl.thread_barrier()
@@ -168,26 +220,14 @@ def _gated_product(
     gl.store(out + row * (OUTS // 2) + col, mixed.to(out.dtype.element_ty), mask=row < rows)
 
 
-@gluon.jit(do_not_specialize=["rows"])
-def _add_product(
-    x,
-    weight,
-    residual,
-    norm,
-    out,
-    squares,
-    parts,
-    arrived,
-    rows,
-    OUTS: gl.constexpr,
-    INS: gl.constexpr,
-    PARTS: gl.constexpr,
-    STAGES: gl.constexpr,
-    ROWS: gl.constexpr,
-    EARLY: gl.constexpr,
-):
+@gluon.jit
+def _add(
+    sums, residual, norm, out, squares, parts, arrived, rows,
+    OUTS: gl.constexpr, PARTS: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """Sums [64, ROWS] of a tile's part, added to the residual stream with those of the other parts."""
     epilogue: gl.constexpr = gl.BlockedLayout([2, 1], [32, 1], [1, 4], [0, 1])
-    sums = gl.convert_layout(_sums(x, weight, rows, OUTS, INS, PARTS, False, STAGES, ROWS, EARLY), epilogue)
+    sums = gl.convert_layout(sums, epilogue)
     tile, part = gl.program_id(0) // PARTS, gl.program_id(0) % PARTS
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, epilogue))
     col = tile * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, epilogue))
@@ -212,77 +252,41 @@ def _add_product(
         gl.store(out + place, (whole * scale).to(out.dtype.element_ty), mask=there)
 
 
+@gluon.jit(do_not_specialize=["rows"])
+def _add_product(
+    x, weight, residual, norm, out, squares, parts, arrived, rows,
+    OUTS: gl.constexpr, INS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    opened = _opened(weight, OUTS, INS, PARTS, False, STAGES, EARLY, AFTER_WAIT=False)
+    sums = _sums(opened, x, rows, INS, STAGES, ROWS)
+    _add(sums, residual, norm, out, squares, parts, arrived, rows, OUTS, PARTS, ROWS)
+
+
+@gluon.jit
+def _add_shares_product(
+    mixed, tops, totals, weight, residual, norm, out, squares, parts, arrived,
+    OUTS: gl.constexpr, INS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, SPLITS: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    opened = _opened(weight, OUTS, INS, PARTS, False, STAGES, EARLY, AFTER_WAIT=False)
+    sums = _sums_of_mixes(opened, mixed, tops, totals, INS, PARTS, STAGES, ROWS, SPLITS)
+    _add(sums, residual, norm, out, squares, parts, arrived, 1, OUTS, PARTS, ROWS)
+
+
 def runs_on(weight: Tensor) -> bool:
     """Whether these kernels are for the weight [outs, ins] and its device. An input cut into no parts has to fill the ring."""
-    if weight.dtype != torch.bfloat16 or not weight.is_cuda or weight.shape[1] < STAGES * IN:
+    if weight.dtype != torch.bfloat16 or not weight.is_cuda or weight.shape[1] < STAGES_MIN * IN:
         return False
     return torch.cuda.get_device_capability(weight.device)[0] == 9
 
 
-def parts_product(stream: Stream, weight: Tensor, eps: float, parts: int) -> Tensor:
-    """See `step_triton.parts_product`."""
-    rows, (outs, tiles) = len(stream.scaled), (len(weight), stream.squares.shape[1])
-    out = f32(weight, parts, rows, outs)
-    _parts_product[(outs // OUT * parts,)](
-        stream.scaled,
-        weight,
-        stream.squares,
-        out,
-        rows,
-        eps,
-        PARTS=parts,
-        TILES=tiles,
-        TILES_PAD=max(32, triton.next_power_of_2(tiles)),
-        **_options(weight, rows),
-    )
-    return out
+def _options(weight: Tensor, rows: int, attention: bool) -> dict[str, Any]:
+    """The ring is as long as there is room for in two programs, and one of attention if that follows."""
+    padded = max(8, triton.next_power_of_2(rows))
+    room = (SHARED - ATTENTION if attention else SHARED) // 2 - 1024
+    stages = min(weight.shape[1] // IN, max(STAGES_MIN, room // ((64 + padded) * IN * 2)))
+    return {"ROWS": padded, "STAGES": stages, "num_warps": 4, **early(weight.device)}
 
 
-def gated_product(stream: Stream, weight: Tensor, eps: float) -> Tensor:
-    """See `step_triton.gated_product`."""
-    rows, (outs, tiles) = len(stream.scaled), (len(weight), stream.squares.shape[1])
-    out = weight.new_empty(rows, outs // 2)
-    _gated_product[(outs // OUT,)](
-        stream.scaled,
-        weight,
-        stream.squares,
-        out,
-        rows,
-        eps,
-        TILES=tiles,
-        TILES_PAD=max(32, triton.next_power_of_2(tiles)),
-        **_options(weight, rows),
-    )
-    return out
-
-
-def add_product(stream: Stream, x: Tensor, weight: Tensor, norm: Tensor, arrived: Tensor, parts: int) -> Stream:
-    """See `step_triton.add_product`."""
-    rows, outs, tiles = len(x), len(weight), len(weight) // OUT
-    after = Stream(stream.residual, weight.new_empty(rows, outs), f32(weight, rows, tiles))
-    _add_product[(tiles * parts,)](
-        x,
-        weight,
-        stream.residual,
-        norm,
-        after.scaled,
-        after.squares,
-        f32(weight, parts, rows, outs),
-        arrived,
-        rows,
-        PARTS=parts,
-        **_options(weight, rows),
-    )
-    return after
-
-
-def _options(weight: Tensor, rows: int) -> dict[str, Any]:
-    outs, ins = weight.shape
-    return {
-        "OUTS": outs,
-        "INS": ins,
-        "STAGES": STAGES,
-        "ROWS": max(16, triton.next_power_of_2(rows)),
-        "num_warps": 4,
-        **early(weight.device),
-    }
+PRODUCTS = Products(_parts_product, _gated_product, _add_product, _options, _add_shares_product)

@@ -1,21 +1,12 @@
 """The products of a decode step as Triton kernels, with the small operations around them inside: one kernel does what four did.
 
 A product of few rows reads each weight once and waits for memory alone. `step_gluon` has the same products for Hopper, which keep memory
-busy between two kernels as well.
-
-    begin           token ids -> the residual stream, its scaled rows, their squares; sines and cosines of the positions
-    parts_product   scaled rows -> f32 in parts that are to be summed (queries, keys and values; the head, in one part)
-    gated_product   scaled rows -> silu(gate) · up
-    add_product     rows -> added to the residual stream: its scaled rows, their squares
-
-*Scaled rows* are x · weight of the next norm. The norm's other factor, 1 / sqrt(mean(x²) + eps), is one number a row: the product that
-reads them applies it to its sums. *Squares* f32 [rows, tiles] are sums of x² by tile of outputs. A program takes a tile of outputs and
-a part of the inputs; the last to be done with a tile joins its parts, in their order, so that no result depends on the batch.
+busy between two kernels as well; `step_products` says what they do. `begin` makes the rows of the first one: token ids -> the residual
+stream, its scaled rows, their squares; sines and cosines of the positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,9 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mstarc_runtime.engines.early_triton import early, in_turn
-
-OUT, IN = 64, 128  # outputs of a tile, inputs of a block
-MAX_ROWS = 32  # with 64, every program's own copy of the rows makes the step slower than cuBLAS's
+from mstarc_runtime.models.step_products import IN, OUT, Products, Stream, f32
 
 
 @triton.jit
@@ -42,18 +31,10 @@ def _rows_of(tile, member, OUTS: tl.constexpr, OUT: tl.constexpr, GATED: tl.cons
 
 @triton.jit
 def _sums(
-    x,
-    weight,
-    rows,
-    OUTS: tl.constexpr,
-    INS: tl.constexpr,
-    OUT: tl.constexpr,
-    IN: tl.constexpr,
-    PARTS: tl.constexpr,
-    GATED: tl.constexpr,
-    ROWS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x, weight, rows,
+    OUTS: tl.constexpr, INS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
+    PARTS: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A program's tile of outputs over its part of the inputs, f32 [OUT, ROWS]."""
     blocks: tl.constexpr = INS // IN
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -84,22 +65,10 @@ def _normed(
 
 @triton.jit(do_not_specialize=["rows"])
 def _parts_product(
-    x,
-    weight,
-    squares,
-    out,
-    rows,
-    eps,
-    OUTS: tl.constexpr,
-    INS: tl.constexpr,
-    OUT: tl.constexpr,
-    IN: tl.constexpr,
-    PARTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILES: tl.constexpr,
-    TILES_PAD: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x, weight, squares, out, rows, eps,
+    OUTS: tl.constexpr, INS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, TILES_PAD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, PARTS, False, ROWS, PRECISION)
     sums = _normed(sums, squares, rows, eps, INS, ROWS, TILES, TILES_PAD)
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -110,21 +79,10 @@ def _parts_product(
 
 @triton.jit(do_not_specialize=["rows"])
 def _gated_product(
-    x,
-    weight,
-    squares,
-    out,
-    rows,
-    eps,
-    OUTS: tl.constexpr,
-    INS: tl.constexpr,
-    OUT: tl.constexpr,
-    IN: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILES: tl.constexpr,
-    TILES_PAD: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x, weight, squares, out, rows, eps,
+    OUTS: tl.constexpr, INS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, TILES_PAD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     half: tl.constexpr = OUT // 2
     sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, 1, True, ROWS, PRECISION)
     sums = _normed(sums, squares, rows, eps, INS, ROWS, TILES, TILES_PAD)
@@ -137,23 +95,10 @@ def _gated_product(
 
 @triton.jit(do_not_specialize=["rows"])
 def _add_product(
-    x,
-    weight,
-    residual,
-    norm,
-    out,
-    squares,
-    parts,
-    arrived,
-    rows,
-    OUTS: tl.constexpr,
-    INS: tl.constexpr,
-    OUT: tl.constexpr,
-    IN: tl.constexpr,
-    PARTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x, weight, residual, norm, out, squares, parts, arrived, rows,
+    OUTS: tl.constexpr, INS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     sums = _sums(x, weight, rows, OUTS, INS, OUT, IN, PARTS, False, ROWS, PRECISION)
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     row, col = tl.arange(0, ROWS), tile * OUT + tl.arange(0, OUT)
@@ -179,48 +124,28 @@ def _add_product(
 
 @triton.jit
 def _begin(
-    ids,
-    embed,
-    norm,
-    positions,
-    frequencies,
-    residual,
-    out,
-    squares,
-    cos,
-    sin,
-    vocab,
-    WIDTH: tl.constexpr,
-    PAD: tl.constexpr,
-    TILES: tl.constexpr,
-    TILES_PAD: tl.constexpr,
-    HALF: tl.constexpr,
-    HALF_PAD: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    ids, embed, norm, positions, frequencies, residual, out, squares, cos, sin, vocab,
+    WIDTH: tl.constexpr, PAD: tl.constexpr, TILES: tl.constexpr, TILES_PAD: tl.constexpr,
+    HALF: tl.constexpr, HALF_PAD: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Programs (row, 0): the row's numbers; (row, 1): its sines and cosines, which take as long."""
     in_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    token = tl.load(ids + row)
-    at, tile, pair = tl.arange(0, PAD), tl.arange(0, TILES_PAD), tl.arange(0, HALF_PAD)
-    there = (at < WIDTH) & (token >= 0) & (token < vocab)
-    x = tl.load(embed + token * WIDTH + at, mask=there, other=0.0).to(tl.float32)
-    tl.store(residual + row * WIDTH + at, x, mask=at < WIDTH)
-    scaled = x * tl.load(norm + at, mask=at < WIDTH, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + at, scaled.to(out.dtype.element_ty), mask=at < WIDTH)
-    tl.store(squares + row * TILES + tile, tl.where(tile == 0, tl.sum(x * x, 0), 0.0), mask=tile < TILES)
-    turn = tl.load(frequencies + pair, mask=pair < HALF, other=0.0)
-    angle = (tl.load(positions + row).to(tl.float32) * turn).to(tl.float64)
-    tl.store(cos + row * HALF + pair, tl.cos(angle).to(tl.float32), mask=pair < HALF)
-    tl.store(sin + row * HALF + pair, tl.sin(angle).to(tl.float32), mask=pair < HALF)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """B rows between products: residual f32 [B, hidden], `scaled` [B, hidden] in the weights' dtype, squares f32 [B, tiles]."""
-
-    residual: Tensor
-    scaled: Tensor
-    squares: Tensor
+    if tl.program_id(1) == 0:
+        token = tl.load(ids + row)
+        at, tile = tl.arange(0, PAD), tl.arange(0, TILES_PAD)
+        there = (at < WIDTH) & (token >= 0) & (token < vocab)
+        scale = tl.load(norm + at, mask=at < WIDTH, other=0.0).to(tl.float32)
+        x = tl.load(embed + token * WIDTH + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(residual + row * WIDTH + at, x, mask=at < WIDTH)
+        tl.store(out + row * WIDTH + at, (x * scale).to(out.dtype.element_ty), mask=at < WIDTH)
+        tl.store(squares + row * TILES + tile, tl.where(tile == 0, tl.sum(x * x, 0), 0.0), mask=tile < TILES)
+    else:
+        pair = tl.arange(0, HALF_PAD)
+        turn = tl.load(frequencies + pair, mask=pair < HALF, other=0.0)
+        angle = (tl.load(positions + row).to(tl.float32) * turn).to(tl.float64)
+        tl.store(cos + row * HALF + pair, tl.cos(angle).to(tl.float32), mask=pair < HALF)
+        tl.store(sin + row * HALF + pair, tl.sin(angle).to(tl.float32), mask=pair < HALF)
 
 
 def begin(
@@ -230,104 +155,19 @@ def begin(
     rows, width, half = len(ids), embed.shape[1], len(frequencies)
     stream = Stream(f32(ids, rows, width), embed.new_empty(rows, width), f32(ids, rows, tiles))
     cos, sin = f32(ids, rows, half), f32(ids, rows, half)
-    _begin[(rows,)](
-        ids,
-        embed,
-        norm,
-        positions,
-        frequencies,
-        stream.residual,
-        stream.scaled,
-        stream.squares,
-        cos,
-        sin,
-        len(embed),
-        WIDTH=width,
-        PAD=triton.next_power_of_2(width),
-        TILES=tiles,
-        TILES_PAD=triton.next_power_of_2(tiles),
-        HALF=half,
-        HALF_PAD=triton.next_power_of_2(half),
-        num_warps=8,
-        **early(ids.device),
-    )
+    _begin[(rows, 2)](
+        ids, embed, norm, positions, frequencies, stream.residual, stream.scaled, stream.squares, cos, sin, len(embed),
+        WIDTH=width, PAD=triton.next_power_of_2(width), TILES=tiles, TILES_PAD=triton.next_power_of_2(tiles),
+        HALF=half, HALF_PAD=triton.next_power_of_2(half), num_warps=8, **early(ids.device),
+    )  # fmt: skip
     return stream, cos, sin
 
 
-def parts_product(stream: Stream, weight: Tensor, eps: float, parts: int) -> Tensor:
-    """RMS norm of the stream · weight [outs, ins]^T -> f32 [parts, B, outs], to be summed over dim 0."""
-    rows, (outs, tiles) = len(stream.scaled), (len(weight), stream.squares.shape[1])
-    out = f32(weight, parts, rows, outs)
-    _parts_product[(outs // OUT * parts,)](
-        stream.scaled,
-        weight,
-        stream.squares,
-        out,
-        rows,
-        eps,
-        PARTS=parts,
-        TILES=tiles,
-        TILES_PAD=triton.next_power_of_2(tiles),
-        **_options(weight, rows),
-    )
-    return out
-
-
-def gated_product(stream: Stream, weight: Tensor, eps: float) -> Tensor:
-    """silu(gate) · up [B, outs / 2] of the RMS norm of the stream; weight [outs, ins] has the rows of all gates first."""
-    rows, (outs, tiles) = len(stream.scaled), (len(weight), stream.squares.shape[1])
-    out = weight.new_empty(rows, outs // 2)
-    _gated_product[(outs // OUT,)](
-        stream.scaled,
-        weight,
-        stream.squares,
-        out,
-        rows,
-        eps,
-        TILES=tiles,
-        TILES_PAD=triton.next_power_of_2(tiles),
-        **_options(weight, rows),
-    )
-    return out
-
-
-def add_product(stream: Stream, x: Tensor, weight: Tensor, norm: Tensor, arrived: Tensor, parts: int) -> Stream:
-    """The stream with x [B, ins] · weight [outs, ins]^T added in place; `norm` is the weight of the norm that follows.
-
-    arrived: zeros i32, one or more for each tile, left as zeros.
-    """
-    rows, outs, tiles = len(x), len(weight), len(weight) // OUT
-    after = Stream(stream.residual, weight.new_empty(rows, outs), f32(weight, rows, tiles))
-    _add_product[(tiles * parts,)](
-        x,
-        weight,
-        stream.residual,
-        norm,
-        after.scaled,
-        after.squares,
-        f32(weight, parts, rows, outs),
-        arrived,
-        rows,
-        PARTS=parts,
-        **_options(weight, rows),
-    )
-    return after
-
-
-def _options(weight: Tensor, rows: int) -> dict[str, Any]:
-    outs, ins = weight.shape
+def _options(weight: Tensor, rows: int, attention: bool) -> dict[str, Any]:
     exact = weight.dtype == torch.float32
-    return {
-        "OUTS": outs,
-        "INS": ins,
-        "OUT": OUT,
-        "IN": IN,
-        "ROWS": max(16, triton.next_power_of_2(rows)),
-        "PRECISION": "ieee" if exact else "tf32",
-        "num_warps": 4,
-        "num_stages": 2 if exact else 4,
-    }
+    precision, stages = ("ieee", 2) if exact else ("tf32", 4)
+    padded = max(16, triton.next_power_of_2(rows))
+    return {"OUT": OUT, "IN": IN, "ROWS": padded, "PRECISION": precision, "num_warps": 4, "num_stages": stages}
 
 
-def f32(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
+PRODUCTS = Products(_parts_product, _gated_product, _add_product, _options)
