@@ -59,10 +59,9 @@ def test_random_settings_and_logits(name: str, seed: int) -> None:
             logits[:, 1:][torch.rand(rows, vocab - 1, generator=make) < rng.choice([0.3, 1.0])] = -torch.inf
         wanted = twin.host(logits, [True] * rows)
         number = twin.site.number(twin.seed, rows, on)
-        ids, usable = draw_triton.draw(twin.rows, logits.to(DEVICE), number)
+        ids, usable = draw_triton.draw(twin.rows, logits.to(DEVICE), number, on)
         assert usable.all()
         assert ids.tolist() == wanted
-        draw_triton.remember(twin.rows, ids, on, usable)
         assert twin.rows.count.tolist() == [step + 1] * rows
 
 
@@ -70,12 +69,20 @@ def test_only_active_rows_remember_and_only_ids_of_the_vocabulary() -> None:
     rows = Twin([Settings(0.0, repetition_penalty=1.3)] * 5, FULL, 10, [None] * 5, DEVICE).rows
     ids = torch.tensor([3, 3, 12, -1, 4], device=DEVICE)
     on = torch.tensor([True, False, True, True, True], device=DEVICE)
-    draw_triton.remember(rows, ids, on, None)
+    draw_triton.remember(rows, ids, on)
     assert [row.nonzero()[:, 0].tolist() for row in rows.seen] == [[3], [], [], [], [4]]
     assert rows.count.tolist() == [0] * 5
-    draw_triton.remember(rows, ids + 1, on, torch.tensor([True, True, True, True, False], device=DEVICE))
-    assert [row.nonzero()[:, 0].tolist() for row in rows.seen] == [[3, 4], [], [], [0], [4]]
-    assert rows.count.tolist() == [1, 0, 1, 1, 0]
+
+
+def test_only_active_rows_that_can_be_drawn_count_as_draws() -> None:
+    rows = Twin([Settings(0.0, repetition_penalty=1.3)] * 3, FULL, 10, [None] * 3, DEVICE).rows
+    logits = torch.zeros(3, 10, device=DEVICE)
+    logits[:2, 4], logits[2] = 1.0, torch.nan
+    number = torch.full((3,), 0.5, dtype=torch.float64, device=DEVICE)
+    ids, usable = draw_triton.draw(rows, logits, number, torch.tensor([True, False, True], device=DEVICE))
+    assert (ids.tolist(), usable.tolist()) == ([4, 4, 0], [True, True, False])
+    assert [row.nonzero()[:, 0].tolist() for row in rows.seen] == [[4], [], []]
+    assert rows.count.tolist() == [1, 0, 0]
 
 
 def test_unusable_rows_and_suppression() -> None:
@@ -87,7 +94,7 @@ def test_unusable_rows_and_suppression() -> None:
         logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(step)) * 2
         logits[3, 8], logits[4, 0], logits[5] = torch.nan, torch.inf, -torch.inf
         wanted = twin.host(logits, [True] * 6)
-        ids, usable = draw_triton.draw(twin.rows, logits.to(DEVICE), twin.site.number(twin.seed, 6, on))
+        ids, usable = draw_triton.draw(twin.rows, logits.to(DEVICE), twin.site.number(twin.seed, 6, on), on)
         assert usable.tolist() == [True, True, True, False, False, False]
         assert ids.tolist() == [token or 0 for token in wanted]
-        twin.rows.count[:3].add_(1)
+        assert twin.rows.count.tolist() == [step + 1] * 3 + [0] * 3

@@ -123,7 +123,7 @@ class SamplerRows:
         if not self.plan.penalty:
             return
         if ids.is_cuda:
-            _kernels().remember(self, ids, active, None)
+            _kernels().remember(self, ids, active)
             return
         at = ids.clamp(0, self.vocab - 1)[:, None]
         counts = (active & (ids >= 0) & (ids < self.vocab))[:, None]
@@ -135,9 +135,8 @@ class SamplerRows:
         Ids of active rows join their histories. A row without a usable logit gets id 0.
         """
         if logits.is_cuda and not self.plan.greedy:
-            ids, usable = _kernels().draw(self, logits, number)
-            _kernels().remember(self, ids, active, usable)
-            return ids, usable
+            drawn: tuple[Tensor, Tensor] = _kernels().draw(self, logits, number, active)
+            return drawn
         ids, usable = self._drawn(logits, number)
         joins = active & usable
         self.count.add_(joins)
@@ -283,6 +282,4 @@ class Site:
     def number(self, seed: Tensor, rows: int, active: Tensor) -> Tensor:
         """The next uniform number of the first `rows` rows, f64 [rows]; active rows move on."""
         j = self.j[:rows]
-        drawn = uniforms(seed, self.hashed, j)
-        j.add_(active)
-        return drawn
+        return uniforms(seed, self.hashed, j, active)

@@ -6,46 +6,21 @@ import triton
 import triton.language as tl
 
 from mstarc_runtime.engines.early_triton import in_turn
-from mstarc_runtime.sampling.draw_passes_triton import _best, _key, _level, _reached, _value
+from mstarc_runtime.sampling.draw_passes_triton import _best, _key, _level, _value
 
 
 @triton.jit
 def draw_cut(
-    x,
-    tops,
-    places,
-    broken,
-    temperatures,
-    top_k,
-    top_p,
-    numbers,
-    floors,
-    stays,
-    floor_ties,
-    sixteens,
-    levels,
-    aboves,
-    wanteds,
-    gathered,
-    counts,
-    masses,
-    ids,
-    usable,
-    vocab,
-    MASS: tl.constexpr,
-    FLOORED: tl.constexpr,
-    COLDEST: tl.constexpr,
-    LEVELS_EACH: tl.constexpr,
-    SPLITS: tl.constexpr,
-    SHARE: tl.constexpr,
-    WIDE: tl.constexpr,
-    GATHERED: tl.constexpr,
+    x, tops, places, broken, temperatures, top_k, top_p, numbers, floors, stays, floor_ties,
+    sixteens, levels, aboves, wanteds, gathered, counts, masses, active, seen, draws, ids, usable, vocab,
+    MASS: tl.constexpr, FLOORED: tl.constexpr, PENALTY: tl.constexpr, COLDEST: tl.constexpr, LEVELS_EACH: tl.constexpr,
+    SPLITS: tl.constexpr, SHARE: tl.constexpr, WIDE: tl.constexpr, GATHERED: tl.constexpr, HELD: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     """The cut of a row among what was gathered.
 
     Without MASS, for top-k: writes the cut (`floors`; -1 if it is off), how many of the ids on it stay (`stays`) and how many are on it in
-    each split (`floor_ties`). With it: picks the id of the row.
+    each split (`floor_ties`). With it: picks the id of the row; if the row is active, that joins its history (`seen`) and counts (`draws`).
     """
     in_turn(EARLY)
     rows = tl.num_programs(0)
@@ -56,24 +31,32 @@ def draw_cut(
     level = tl.load(levels + rows + row)
     above = tl.load(aboves + rows + row)
     lane = tl.arange(0, SPLITS)
-    have = tl.load(counts + row * SPLITS + lane)
-    most = tl.max(have, 0)
+    most = tl.max(tl.load(counts + row * SPLITS + lane), 0)
     member = tl.arange(0, SPLITS * GATHERED)
     place = gathered + row * SPLITS * SHARE + (member // GATHERED) * SHARE + member % GATHERED
-    have_here = tl.load(counts + row * SPLITS + member // GATHERED)
-    low, high = _bounds(place, have_here, most, SPLITS, GATHERED)
-    cut, above = _cut_key(place, have_here, most, low, high, best, heat, wanted, above, MASS, SPLITS, GATHERED)
-    mass = tl.load(masses + row * SPLITS + lane)
-    mass, ties = _around_cut(gathered, have, most, row, cut, mass, best, heat, MASS, SPLITS, SHARE, GATHERED)
+    left = tl.load(counts + row * SPLITS + member // GATHERED) - member % GATHERED
+    held = ()  # what a split has beyond these is loaded again each time
+    for n in tl.static_range(HELD):
+        held = held + (_members(place, left, n * GATHERED, best, heat, MASS),)  # type: ignore[assignment]  # noqa: RUF005 (Triton does not unpack)
+    cut = _cut_key(held, place, left, most, best, heat, wanted - above, MASS, SPLITS, GATHERED, HELD)
+    higher, ties = _around_cut(held, place, left, most, cut, best, heat, MASS, SPLITS, GATHERED, HELD)
+    mass = tl.load(masses + row * SPLITS + lane) + higher
+    above += tl.sum(higher, 0)
     if MASS:
         cut, stay, mass, ties = _staying(
             top_p, floors, stays, floor_ties, sixteens, row, level, cut, wanted, above, most, mass, ties, best, heat,
             FLOORED, LEVELS_EACH, SPLITS,
         )  # fmt: skip
-        _pick(
-            x, tops, places, broken, temperatures, numbers, ids, usable, row, cut, stay, mass, ties, best, heat, vocab,
+        found, fine = _pick(
+            x, tops, places, broken, temperatures, numbers, row, cut, stay, mass, ties, best, heat, vocab,
             SPLITS, SHARE, WIDE,
         )  # fmt: skip
+        tl.store(ids + row, tl.where(fine, found, 0).to(tl.int64))
+        tl.store(usable + row, fine)
+        joins = fine & (tl.load(active + row) != 0)
+        tl.store(draws + row, tl.load(draws + row) + joins.to(tl.int64))
+        if PENALTY:
+            tl.store(seen + row * vocab + found, 1, mask=joins)
     else:
         k = tl.load(top_k + row)
         on = (k > 0) & (k < vocab)
@@ -83,70 +66,63 @@ def draw_cut(
 
 
 @triton.jit
-def _bounds(place, have, most, SPLITS: tl.constexpr, GATHERED: tl.constexpr):
-    """The smallest and the largest key of what was gathered. Lanes [SPLITS * GATHERED] begin at `place`; their splits hold `have`, the
-    fullest of them `most`."""
-    member = tl.arange(0, SPLITS * GATHERED)
-    lowest = tl.full([SPLITS * GATHERED], 4294967295, tl.int64)
-    highest = tl.zeros([SPLITS * GATHERED], tl.int64)
-    for start in range(0, most, GATHERED):
-        inside = start + member % GATHERED < have
-        key = _key(tl.load(place + start, mask=inside, other=0.0))
-        lowest = tl.minimum(lowest, tl.where(inside, key, 4294967295))
-        highest = tl.maximum(highest, tl.where(inside, key, 0))
-    return tl.min(lowest, 0), tl.max(highest, 0)
+def _members(place, left, start, best, heat, MASS: tl.constexpr):
+    """What was gathered of each split from `start` on, if any is `left` there: keys i64, else -1, and weights f64, ones if not MASS.
+
+    Lanes [SPLITS * GATHERED] begin at `place`, and have so many `left`. Where there is nothing the weight is 0.
+    """
+    inside = start < left
+    value = tl.load(place + start, mask=inside, other=0.0)
+    weight = tl.exp((value - best) / heat) if MASS else tl.full(value.shape, 1.0, tl.float32)
+    return tl.where(inside, _key(value), -1), tl.where(inside, weight, 0.0).to(tl.float64)
 
 
 @triton.jit
 def _cut_key(
-    place, have, most, low, high, best, heat, wanted, above,
-    MASS: tl.constexpr, SPLITS: tl.constexpr, GATHERED: tl.constexpr,
+    held, place, left, most, best, heat, wanted,
+    MASS: tl.constexpr, SPLITS: tl.constexpr, GATHERED: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """The key that brings the sum from `above` to `wanted`, and the sum of what lies above it: four bits at a time, the highest first.
-    Bits in which `low` and `high` agree need no sum."""
-    digit = tl.arange(0, 16)
-    member = tl.arange(0, SPLITS * GATHERED)
-    cut = tl.zeros([], tl.int64)
-    for step in range(8):
-        shift = 28 - 4 * step
-        if low >> shift == high >> shift:
-            cut = high >> shift
-        else:
-            acc = tl.zeros([16, SPLITS * GATHERED], tl.float32)
-            for start in range(0, most, GATHERED):
-                inside = start + member % GATHERED < have
-                some = tl.load(place + start, mask=inside, other=0.0)
-                key = _key(some)
-                inside = inside & ((key >> (shift + 4)) == cut)
-                weight = tl.full([SPLITS * GATHERED], 1.0, tl.float32)
-                if MASS:
-                    weight = tl.exp((some - best) / heat)
-                which = 15 - ((key >> shift) & 15).to(tl.int32)
-                acc += tl.where((digit[:, None] == which[None, :]) & inside[None, :], weight[None, :], 0.0)
-            found, above = _reached(tl.sum(acc.to(tl.float64), 1), above, wanted)
-            cut = cut * 16 + 15 - found
-    return cut, above
+    """The largest key such that it and those above weigh `wanted`, or the smallest one; found by halving. The fullest split has `most`."""
+    lowest = tl.full([SPLITS * GATHERED], 4294967295, tl.int64)
+    highest = tl.zeros([SPLITS * GATHERED], tl.int64)
+    for n in tl.static_range(HELD):
+        key, _ = held[n]
+        lowest, highest = tl.minimum(lowest, tl.where(key < 0, 4294967295, key)), tl.maximum(highest, key)
+    for start in range(HELD * GATHERED, most, GATHERED):
+        key, _ = _members(place, left, start, best, heat, MASS)
+        lowest, highest = tl.minimum(lowest, tl.where(key < 0, 4294967295, key)), tl.maximum(highest, key)
+    low, high = tl.min(lowest, 0), tl.max(highest, 0)
+    while low < high:
+        tried = (low + high + 1) // 2
+        weights = tl.zeros([SPLITS * GATHERED], tl.float64)
+        for n in tl.static_range(HELD):
+            key, weight = held[n]
+            weights += tl.where(key >= tried, weight, 0.0)
+        for start in range(HELD * GATHERED, most, GATHERED):
+            key, weight = _members(place, left, start, best, heat, MASS)
+            weights += tl.where(key >= tried, weight, 0.0)
+        reached = tl.sum(weights, 0) >= wanted
+        low, high = tl.where(reached, tried, low), tl.where(reached, high, tried - 1)
+    return low
 
 
 @triton.jit
 def _around_cut(
-    gathered, have, most, row, cut, mass, best, heat,
-    MASS: tl.constexpr, SPLITS: tl.constexpr, SHARE: tl.constexpr, GATHERED: tl.constexpr,
+    held, place, left, most, cut, best, heat,
+    MASS: tl.constexpr, SPLITS: tl.constexpr, GATHERED: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """By split [SPLITS]: `mass` with the weights of what was gathered above the cut, and how many lie on it."""
-    lane = tl.arange(0, SPLITS)
-    column = tl.arange(0, GATHERED)
-    ties = tl.zeros([SPLITS], tl.int32)
-    for start in range(0, most, GATHERED):
-        spot = (row * SPLITS + lane[:, None]) * SHARE + start + column[None, :]
-        inside = (start + column)[None, :] < have[:, None]
-        some = tl.load(gathered + spot, mask=inside, other=0.0)
-        key = _key(some)
-        if MASS:
-            weight = tl.exp((some - best) / heat).to(tl.float64)
-            mass += tl.sum(tl.where(inside & (key > cut), weight, 0.0), 1)
-        ties += tl.sum((inside & (key == cut)).to(tl.int32), 1)
-    return mass, ties
+    """By split [SPLITS]: the weights of what was gathered above the cut, f64, and how many lie on it."""
+    higher = tl.zeros([SPLITS * GATHERED], tl.float64)
+    ties = tl.zeros([SPLITS * GATHERED], tl.int32)
+    for n in tl.static_range(HELD):
+        key, weight = held[n]
+        higher += tl.where(key > cut, weight, 0.0)
+        ties += (key == cut).to(tl.int32)
+    for start in range(HELD * GATHERED, most, GATHERED):
+        key, weight = _members(place, left, start, best, heat, MASS)
+        higher += tl.where(key > cut, weight, 0.0)
+        ties += (key == cut).to(tl.int32)
+    return tl.sum(tl.reshape(higher, [SPLITS, GATHERED]), 1), tl.sum(tl.reshape(ties, [SPLITS, GATHERED]), 1)
 
 
 @triton.jit
@@ -187,59 +163,55 @@ def _staying(
 
 @triton.jit
 def _pick(
-    x,
-    tops,
-    places,
-    broken,
-    temperatures,
-    numbers,
-    ids,
-    usable,
-    row,
-    cut,
-    stay,
-    mass,
-    ties,
-    best,
-    heat,
-    vocab,
-    SPLITS: tl.constexpr,
-    SHARE: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """The id of a row: where the weights that stay, summed in id order, pass the number; the best one at temperature 0.
+    x, tops, places, broken, temperatures, numbers, row, cut, stay, mass, ties, best, heat, vocab,
+    SPLITS: tl.constexpr, SHARE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The id of a row: where the weights that stay, summed in id order, pass the number; the best one at temperature 0. And if it is fine.
 
-    By split: the `mass` above the cut and how many `ties` lie on it; `stay` of all ties stay.
+    By split: the `mass` above the cut and how many `ties` lie on it; `stay` of all ties stay. The split is found first, a piece of it then.
     """
-    lane = tl.arange(0, SPLITS)
-    tops_here = tl.load(tops + row * SPLITS + lane)
-    temperature = tl.load(temperatures + row)
     tie = tl.where(cut >= 0, tl.exp((_value(cut) - best) / heat), 0.0).to(tl.float64)
-    counts = ties.to(tl.float64)
-    earlier = tl.cumsum(counts, 0) - counts
-    kept = tl.minimum(tl.maximum(stay - earlier, 0.0), counts)
-    sums = mass + tie * kept
-    upto = tl.cumsum(sums, 0)
-    total = tl.max(upto, 0)
-    target = tl.load(numbers + row) * total
-    passed = tl.sum((upto <= target).to(tl.int32), 0)
-    split = tl.minimum(passed, tl.sum((upto < total).to(tl.int32), 0))
-    base = tl.sum(tl.where(lane < split, sums, 0.0), 0)
-    seen = tl.sum(tl.where(lane < split, counts, 0.0), 0)
-    at = split * SHARE + tl.arange(0, WIDE)
-    inside = (at < (split + 1) * SHARE) & (at < vocab)
-    value = tl.load(x + row * vocab + at, mask=inside, other=float("-inf"))
-    key = _key(value)
-    on_cut = inside & (key == cut)
-    rank = seen + tl.cumsum(on_cut.to(tl.int32), 0)
-    stays_in = inside & ((key > cut) | (on_cut & (rank <= stay)))
-    weight = tl.where(stays_in, tl.exp((value - best) / heat).to(tl.float64), 0.0)
-    running = base + tl.cumsum(weight, 0)
-    first = tl.min(tl.where((running > target) & (weight > 0), at, 2147483647), 0)
-    last = tl.max(tl.where(weight > 0, at, 0), 0)
-    drawn = tl.where(first < 2147483647, first, last)
-    greedy = tl.min(tl.where(tops_here == best, tl.load(places + row * SPLITS + lane), 2147483647), 0)
+    target = tl.load(numbers + row) * tl.sum(_kept(mass, ties, stay, tie), 0)
+    split, target, stay = _passing(mass, ties, target, stay, tie)
+    piece: tl.constexpr = WIDE // 64
+    at = tl.arange(0, 64)[:, None] * piece + tl.arange(0, piece)[None, :]
+    key, weight = _weights(x + row * vocab, split * SHARE + at, at < SHARE, best, heat, vocab)
+    mass, ties = tl.sum(tl.where(key > cut, weight, 0.0), 1), tl.sum((key == cut).to(tl.int32), 1)
+    found, target, stay = _passing(mass, ties, target, stay, tie)
+    at = found * piece + tl.arange(0, piece)
+    key, weight = _weights(x + row * vocab, split * SHARE + at, at < SHARE, best, heat, vocab)
+    found, _, _ = _passing(tl.where(key > cut, weight, 0.0), (key == cut).to(tl.int32), target, stay, tie)
+    drawn = tl.sum(tl.where(tl.arange(0, piece) == found, split * SHARE + at, 0), 0)
+    lane = tl.arange(0, SPLITS)
+    at_best = tl.load(tops + row * SPLITS + lane) == best
+    greedy = tl.min(tl.where(at_best, tl.load(places + row * SPLITS + lane), 2147483647), 0)
     fine = (tl.max(tl.load(broken + row * SPLITS + lane), 0) == 0) & (best > float("-inf")) & (best < float("inf"))
-    found = tl.where(temperature > 0, drawn, greedy)
-    tl.store(ids + row, tl.where(fine, found, 0).to(tl.int64))
-    tl.store(usable + row, fine)
+    return tl.where(tl.load(temperatures + row) > 0, drawn, greedy), fine
+
+
+@triton.jit
+def _weights(x, at, inside, best, heat, vocab):
+    """Keys i64 of the ids `at`, and weights f64; -1 and 0 where they are not `inside` or none."""
+    inside = inside & (at < vocab)
+    value = tl.load(x + at, mask=inside, other=float("-inf"))
+    weight = tl.where(inside, tl.exp((value - best) / heat), 0.0).to(tl.float64)
+    return tl.where(inside, _key(value), -1), weight
+
+
+@triton.jit
+def _kept(mass, ties, stay, tie):
+    """The weight of each group: `mass`, and those of its `ties` that are among the first `stay` of all."""
+    counts = ties.to(tl.float64)
+    return mass + tie * tl.minimum(tl.maximum(stay - (tl.cumsum(counts, 0) - counts), 0.0), counts)
+
+
+@triton.jit
+def _passing(mass, ties, target, stay, tie):
+    """The first group with which the sum of weights passes `target`, or the last with any; what is left of `target` and `stay` for it."""
+    sums = _kept(mass, ties, stay, tie)
+    upto = tl.cumsum(sums, 0)
+    group = tl.arange(0, mass.shape[0])
+    last = tl.max(tl.where(sums > 0, group, 0), 0)
+    found = tl.min(tl.where((upto > target) & (sums > 0), group, last), 0)
+    before = group < found
+    return found, target - tl.sum(tl.where(before, sums, 0.0), 0), stay - tl.sum(tl.where(before, ties, 0), 0)

@@ -268,16 +268,10 @@ def draw_gather(
 
 
 @triton.jit
-def draw_remember(
-    seen, counts, ids, active, usable, vocab, PENALTY: tl.constexpr, DRAWN: tl.constexpr, EARLY: tl.constexpr
-):
-    """One id of a row joins its history if the row is active: it counts for the penalty and, if it was DRAWN, as a draw."""
+def draw_remember(seen, ids, active, vocab, EARLY: tl.constexpr):
+    """One id of a row counts for the penalty if the row is active."""
     in_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    on = tl.load(active + row) != 0
-    if DRAWN:
-        on = on & (tl.load(usable + row) != 0)
-        tl.store(counts + row, tl.load(counts + row) + on.to(tl.int64))
-    if PENALTY:
-        token = tl.load(ids + row)
-        tl.store(seen + row * vocab + token, 1, mask=on & (token >= 0) & (token < vocab))
+    token = tl.load(ids + row)
+    on = (tl.load(active + row) != 0) & (token >= 0) & (token < vocab)
+    tl.store(seen + row * vocab + token, 1, mask=on)

@@ -30,6 +30,7 @@ BLOCK_BINS = 256  # lanes of a program of `draw_bins`, each of which keeps 16 su
 FEW_ROWS = 4  # with more, so many programs run that a quarter of the lanes does the same, and their sums are joined in less time
 LEVELS_EACH = 256 / 24  # levels per temperature: what lies 24 temperatures below the best or lower has the last one
 GATHERED = 16  # logits of each split that `draw_cut` takes at a time
+HELD = 4  # times so many stay in its registers
 _COLDEST = torch.finfo(torch.float32).tiny
 
 
@@ -50,36 +51,26 @@ class Tables(Protocol):
     ends: Tensor
 
 
-def draw(rows: Tables, logits: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids i64 [B] and usable rows bool [B] of logits [B, vocab] in any float type; see `SamplerRows.draw`. Histories stay."""
-    return _Draw(rows, logits).run(number)
+def draw(rows: Tables, logits: Tensor, number: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids i64 [B] and usable rows bool [B] of logits [B, vocab] in any float type; see `SamplerRows.draw`."""
+    return _Draw(rows, logits, number, active).run()
 
 
-def remember(rows: Tables, ids: Tensor, active: Tensor, usable: Tensor | None) -> None:
-    """Ids i64 [B] of the active rows join their histories; as draws if `usable` (bool [B]) says which of them are."""
-    penalty = rows.plan.penalty
-    passes.draw_remember[(len(ids),)](
-        rows.seen.view(torch.uint8) if penalty else ids,
-        rows.count,
-        ids,
-        active,
-        active if usable is None else usable,
-        rows.vocab,
-        PENALTY=penalty,
-        DRAWN=usable is not None,
-        num_warps=1,
-        **early(ids.device),
-    )
+def remember(rows: Tables, ids: Tensor, active: Tensor) -> None:
+    """Ids i64 [B] of the active rows count for the penalty."""
+    seen = rows.seen.view(torch.uint8)
+    passes.draw_remember[(len(ids),)](seen, ids, active, rows.vocab, num_warps=1, **early(ids.device))
 
 
 class _Draw:
     """One draw's buffers and launches."""
 
-    def __init__(self, rows: Tables, logits: Tensor) -> None:
-        self.rows, self.logits = rows, logits
+    def __init__(self, rows: Tables, logits: Tensor, number: Tensor, active: Tensor) -> None:
+        self.rows, self.logits, self.number, self.active = rows, logits, number, active
         self.batch, self.vocab = logits.shape
         self.grid = (SPLITS, self.batch)
         self.x = self.empty(self.batch, self.vocab)
+        self.seen = rows.seen.view(torch.uint8) if rows.plan.penalty else self.x
         self.tops = self.empty(self.batch, SPLITS)
         self.places, self.broken, self.floor_ties = (
             self.empty(self.batch, SPLITS, dtype=torch.int32) for _ in range(3)
@@ -92,12 +83,12 @@ class _Draw:
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.logits.device)
 
-    def run(self, number: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self) -> tuple[Tensor, Tensor]:
         rows, plan = self.rows, self.rows.plan
         passes.draw_adjust[self.grid](
             self.logits,
             self.logits.stride(0),
-            rows.seen.view(torch.uint8) if plan.penalty else self.x,
+            self.seen,
             rows.never.view(torch.uint8),
             rows.not_first.view(torch.uint8),
             rows.ends.view(torch.uint8),
@@ -119,11 +110,11 @@ class _Draw:
             **early(self.logits.device),
         )
         if plan.top_k:
-            self.search(number, mass=False, floored=False)
-        self.search(number, mass=True, floored=plan.top_k)
+            self.search(mass=False, floored=False)
+        self.search(mass=True, floored=plan.top_k)
         return self.ids, self.usable
 
-    def search(self, number: Tensor, mass: bool, floored: bool) -> None:
+    def search(self, mass: bool, floored: bool) -> None:
         """Find the cut by counting (top-k) or by weights (top-p, above the cut of top-k if `floored`), and with it pick the ids."""
         found = _Found.empty(self)
         common = {
@@ -137,7 +128,7 @@ class _Draw:
         for step in range(2):
             self._sum(found, step, mass, common)
         self._gather(found, common)
-        self._finish(found, number, mass, common)
+        self._finish(found, mass, common)
 
     def _sum(self, found: _Found, step: int, mass: bool, common: Mapping[str, Any]) -> None:
         """What sixteen levels hold, or (step 1) each level of the sixteen that the cut lies in."""
@@ -184,7 +175,7 @@ class _Draw:
             **common,
         )
 
-    def _finish(self, found: _Found, number: Tensor, mass: bool, common: Mapping[str, Any]) -> None:
+    def _finish(self, found: _Found, mass: bool, common: Mapping[str, Any]) -> None:
         """The cut among what was gathered; the last one picks the ids."""
         draw_cut[(self.batch,)](
             self.x,
@@ -194,7 +185,7 @@ class _Draw:
             self.rows.temperature,
             self.rows.top_k,
             self.rows.top_p,
-            number,
+            self.number,
             self.floors,
             self.stays,
             self.floor_ties,
@@ -205,12 +196,17 @@ class _Draw:
             found.gathered,
             found.counts,
             found.masses,
+            self.active,
+            self.seen,
+            self.rows.count,
             self.ids,
             self.usable,
             self.vocab,
             MASS=mass,
+            PENALTY=self.rows.plan.penalty,
             WIDE=triton.next_power_of_2(found.gathered.shape[2]),
             GATHERED=GATHERED,
+            HELD=HELD,
             num_warps=8,
             **common,
         )

@@ -29,15 +29,20 @@ def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple
     return c0, c1, c2, c3
 
 
-def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
-    """As `philox.uniforms`: one number f64 [B] in [0, 1) per row. seed i64 [B] (its 64 bits), site: `site_hash`, j i64 [B]."""
+def uniforms(seed: Tensor, site: int, j: Tensor, moves: Tensor | None = None) -> Tensor:
+    """As `philox.uniforms`: one number f64 [B] in [0, 1) per row. seed i64 [B] (its 64 bits), site: `site_hash`, j i64 [B].
+
+    moves bool [B]: where j is one more afterwards.
+    """
     if j.is_cuda:
         from mstarc_runtime.sampling import philox_triton  # triton is there where CUDA is
 
-        return philox_triton.uniforms(seed, site, j)
+        return philox_triton.uniforms(seed, site, j, moves)
     zero = torch.zeros_like(j)
     counter = (zero, j & _MASK, zero + (site & _MASK), zero + (site >> 32))
     words = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
+    if moves is not None:
+        j.add_(moves)
     return ((words[0] >> 5).double() * 67108864.0 + (words[1] >> 6).double()) / 9007199254740992.0
 
 

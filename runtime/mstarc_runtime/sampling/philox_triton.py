@@ -38,24 +38,33 @@ def _normals(out, seeds, draws, site_low, site_high, skip, count, BLOCK: tl.cons
 
 
 @triton.jit
-def _uniforms(out, seeds, draws, site_low, site_high, count, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """One number of 53 bits in [0, 1) per key."""
+def _uniforms(
+    out, seeds, draws, moves, site_low, site_high, count, BLOCK: tl.constexpr, MOVES: tl.constexpr, EARLY: tl.constexpr
+):
+    """One number of 53 bits in [0, 1) per key; if MOVES, draws are counted on where `moves` is set."""
     in_turn(EARLY)
     at = tl.arange(0, BLOCK)
     inside = at < count
     zero = tl.zeros([BLOCK], tl.uint32)
-    c1 = tl.load(draws + at, mask=inside, other=0).to(tl.uint32)
+    drawn = tl.load(draws + at, mask=inside, other=0)
+    if MOVES:
+        tl.store(draws + at, drawn + (tl.load(moves + at, mask=inside, other=0) != 0).to(tl.int64), mask=inside)
+    c1 = drawn.to(tl.uint32)
     seed = tl.load(seeds + at, mask=inside, other=0)
     w0, w1, _, _ = tl.philox(seed, zero, c1, zero + site_low.to(tl.uint32), zero + site_high.to(tl.uint32))
     high, low = (w0 >> 5).to(tl.float64), (w1 >> 6).to(tl.float64)
     tl.store(out + at, (high * 67108864.0 + low) / 9007199254740992.0, mask=inside)
 
 
-def uniforms(seed: Tensor, site: int, j: Tensor) -> Tensor:
+def uniforms(seed: Tensor, site: int, j: Tensor, moves: Tensor | None = None) -> Tensor:
     """See `philox_torch.uniforms`."""
     out = torch.empty(len(j), dtype=torch.float64, device=j.device)
     block = max(16, triton.next_power_of_2(len(j)))
-    _uniforms[(1,)](out, seed, j, site & 0xFFFFFFFF, site >> 32, len(j), BLOCK=block, **early(j.device))
+    counted = moves is not None
+    sites = site & 0xFFFFFFFF, site >> 32
+    _uniforms[(1,)](
+        out, seed, j, moves if counted else j, *sites, len(j), BLOCK=block, MOVES=counted, **early(j.device)
+    )
     return out
 
 
