@@ -14,8 +14,8 @@ from typing import Any
 from mstarc.binding_file import BINDING, Binding
 from mstarc.diagnostics import rules
 from mstarc.diagnostics.core import Collector, Label, Rule
-from mstarc.ir.core import ForParts, Program
-from mstarc.ir.types import Expr, ListOf, Lit
+from mstarc.ir.core import ForParts, Loop, Program
+from mstarc.ir.types import Expr, ListOf, Lit, Scalar
 from mstarc.ir.visit import every_op
 from mstarc.passes.lower.known import Given
 from mstarc.shapes import Path, Problem
@@ -162,6 +162,7 @@ def _match_outputs(bound: Bound, program: Program, report: Collector) -> None:
                 bound,
                 report,
             )
+    _match_served(bound, program, report)
     chat = bound.binding.chat
     if chat is None:
         return
@@ -171,6 +172,27 @@ def _match_outputs(bound: Bound, program: Program, report: Collector) -> None:
     elif chat.input not in requests[chat.request]:
         inputs = requests[chat.request]
         _stranger("chat.input", chat.input, f"no input of `{chat.request}`", inputs, ("chat", "input"), bound, report)
+
+
+def _match_served(bound: Bound, program: Program, report: Collector) -> None:
+    """The loops, contexts, requests, inputs and params that the served modalities name."""
+    loops = [f"{w.name}.{op.label}" for w in program.walks for op in every_op(w.body) if isinstance(op, Loop)]
+    contexts = [context.name for context in program.contexts]
+    params = [param.name for param in program.params]
+    texts = {r.name: [v.name for v in r.inputs if v.type == Scalar("text")] for r in program.requests}
+    for modality, given in bound.binding.modalities.items():
+        giving = [r.name for r in program.requests if modality in dict(r.outputs)]
+        known = {
+            "finish": ("no loop of the model (walk.loop)", loops),
+            "usage": ("no context of the model", contexts),
+            "voice": ("no param of the model", params),
+            "request": (f"no request that gives {modality}", giving),
+            "input": (f"no text that request `{given.get('request')}` takes", texts.get(given.get("request"), [])),
+        }
+        for key, (what, names) in known.items():
+            if key in given and given[key] not in names and (key != "input" or given.get("request") in giving):
+                path = ("modalities", modality, key)
+                _stranger(".".join(path), given[key], what, names, path, bound, report)
 
 
 def _match_costs(bound: Bound, program: Program, report: Collector) -> None:

@@ -80,6 +80,18 @@ def _plain_tree(value: Any, path: Path, problems: list[Problem]) -> Any:
     return None if value is None else _plain_value(value, path, problems)
 
 
+def _rate(value: Any, path: Path, problems: list[Problem]) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problems.append(Problem(path, "is not a rate in Hz, a whole number of at least 1"))
+    return value
+
+
+def _texts(value: Any, path: Path, problems: list[Problem]) -> Any:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        problems.append(Problem(path, "is not a list of texts"))
+    return value
+
+
 def _component(value: Any, path: Path, problems: list[Problem]) -> Any:
     return _COMPONENT({"class": value} if isinstance(value, str) else value, path, problems)
 
@@ -89,7 +101,13 @@ def _places(checkpoint: Checkpoint) -> str:
     return "" if one else "has exactly one of `package` and `path`"
 
 
-_DOTTED = matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "is not a dotted Python path")
+def _modality(value: Any, path: Path, problems: list[Problem]) -> Any:
+    """How a modality is served. Of one that no endpoint shows by itself nothing is read."""
+    return {} if value is None else _MODALITIES.get(path[-1], mapping(_plain_tree))(value, path, problems)
+
+
+_ACTION = ("observe", "units", "robot")
+_DOTTED = matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "is not a dotted Python path, such as `package.module.Name`")
 _SHA256 = matching(r"[0-9a-f]{64}", "is not a sha256 in 64 hex digits")
 _COMPONENT = record(
     Component,
@@ -97,6 +115,14 @@ _COMPONENT = record(
     ("class",),
     {"class": "dotted"},
 )
+_MODALITIES: dict[str, Shape] = {
+    "text": record(dict, {"decoder": _DOTTED, "finish": text, "usage": text}),
+    "audio": record(
+        dict,
+        {"rate": _rate, "voices": _texts, **dict.fromkeys(("request", "input", "voice", "finish", "usage"), text)},
+    ),
+    "action": record(dict, {"request": text, **dict.fromkeys(_ACTION, _DOTTED)}, ("request", *_ACTION)),
+}
 _CHECKPOINT = record(
     Checkpoint,
     {"package": optional(text), "path": optional(text), "file": optional(text), "sha256": optional(_SHA256)},
@@ -109,7 +135,7 @@ BINDING: Shape = record(
         "checkpoints": mapping(_CHECKPOINT),
         "components": mapping(_component),
         "externs": mapping(_DOTTED),
-        "modalities": mapping(_plain_tree),
+        "modalities": mapping(_modality),
         "chat": optional(record(Chat, {"request": text, "input": text, "audio_input": flag}, ("request", "input"))),
         "cost": COST,
     },

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mstarc.binding import Bound, check_binding, read_binding, with_config
 from mstarc.binding_file import Binding
 from mstarc.diagnostics.core import Collector
-from mstarc.ir.core import Block, Program, Request, Value
-from mstarc.ir.declarations import Config, ExternDecl, Node
+from mstarc.ir.core import Block, Loop, Program, Request, Value, Walk
+from mstarc.ir.declarations import Config, Context, ExternDecl, Node, Param
 from mstarc.ir.types import ListOf, Lit, Scalar, ValueId
 from mstarc.source import SourceFile
 
@@ -24,7 +26,7 @@ components:
 externs:
   cut: pack.text.cut
 modalities:
-  text: {anything: [1, {goes: here}]}
+  text: {decoder: pack.text.decoder, finish: write.words, usage: main}
 chat: {request: chat, input: messages}
 """ % ("0a" * 32)
 
@@ -78,6 +80,10 @@ def test_an_empty_one() -> None:
         ("externs: [a]\n", "MC902", "externs", 1),
         ("chat: {request: r, input: i, audio: true}\n", "MC901", "audio", 1),
         ("chat: {request: r}\n", "MC902", "chat", 1),
+        ("modalities:\n  text: {finsh: a.b}\n", "MC901", "finsh", 2),
+        ("modalities:\n  audio: {rate: 0}\n", "MC902", "rate", 2),
+        ("modalities:\n  audio: {voices: [1]}\n", "MC902", "voices", 2),
+        ("modalities:\n  action: {request: r, observe: a.b, units: a.b}\n", "MC902", "action", 2),
         ("7: 8\n", "MC902", "7", 1),
         ("config:\n  a: {[[b]]: 1}\n", "MC906", "[", 2),
         ("cost:\n  sizes: {T: [1]}\n", "MC902", "T", 2),
@@ -103,6 +109,9 @@ PROGRAM = Program(
     "m",
     configs=(Config("vocab", "llm.vocab"), Config("eos", "llm.eos"), Config("two", expr=Lit(2))),
     nodes=(Node("llm", "stateless"), Node("voc", "stateless")),
+    contexts=(Context("main", "kv", Lit(8), None),),
+    walks=(Walk("write", (), (), Block((Loop("words", "times", Lit(2), (), (), Block()),))),),
+    params=(Param("voice", Scalar("text")),),
     externs=(ExternDecl("cut", (), ()),),
     requests=(Request("chat", (Value(ValueId(0), "messages", Scalar("text"), "host"),), (("text", False),), Block()),),
 )
@@ -127,7 +136,45 @@ def test_what_the_model_declares_is_bound_and_nothing_else() -> None:
     assert against(GOOD.replace("  text:", "  txt:")) == [("MC904", "txt")]
     assert against(GOOD.replace("request: chat", "request: chta")) == [("MC904", "chta")]
     assert against(GOOD.replace("input: messages", "input: message")) == [("MC904", "message")]
+    assert against(GOOD.replace("write.words", "write.wrods")) == [("MC904", "write.wrods")]
+    assert against(GOOD.replace("usage: main", "usage: mian")) == [("MC904", "mian")]
     assert against(GOOD.replace("checkpoint: lm", "checkpoint: ml")) == [("MC907", "ml")]
+
+
+SPOKEN = replace(
+    PROGRAM,
+    requests=(
+        Request("say", (Value(ValueId(0), "words", Scalar("text"), "host"),), (("audio", False),), Block()),
+        Request("act", (Value(ValueId(0), "n", Scalar("int"), "host"),), (("action", False),), Block()),
+        *PROGRAM.requests,
+    ),
+)
+AUDIO = (
+    "  audio: {rate: 24000, voices: [a], request: say, input: words, voice: voice, finish: write.words, usage: main}\n"
+)
+ACTION = "  action: {request: act, observe: a.H.o, units: a.H.u, robot: a.H.r}\nchat:"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("request: say", "request: chat", "`modalities.audio.request` names `chat`, which is no request that gives audio"),
+        ("input: words", "input: word", "`modalities.audio.input` names `word`, which is no text that request `say` takes"),
+        ("voice: voice", "voice: voise", "`modalities.audio.voice` names `voise`, which is no param of the model"),
+        ("request: act", "request: say", "`modalities.action.request` names `say`, which is no request that gives action"),
+    ],
+)  # fmt: skip
+def test_what_serves_a_modality_is_of_the_model(old: str, new: str, named: str) -> None:
+    text = GOOD.replace("chat:", AUDIO + ACTION)
+    assert against(text, SPOKEN) == []
+    bound, _ = read(text.replace(old, new))
+    assert bound is not None
+    report = Collector()
+    check_binding(bound, SPOKEN, report)
+    (found,) = report.findings()
+    assert (found.rule.code, found.message) == ("MC904", named)
+    span = found.primary.span
+    assert text.replace(old, new).encode()[span.start : span.end].decode() == old.partition(":")[0]
 
 
 def test_config_values_become_literals() -> None:
