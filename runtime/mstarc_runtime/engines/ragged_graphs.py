@@ -21,7 +21,7 @@ from mstarc_runtime.engines.op_graphs import Capture, capture_each
 from mstarc_runtime.engines.paged_run import EngineError
 from mstarc_runtime.engines.transformer import Call, Column, OpSpec
 
-BUCKETS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 2048)  # rows of all requests together
+BUCKETS = (64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)  # rows of all requests together
 REQUESTS = 32  # the most of one replay
 
 
