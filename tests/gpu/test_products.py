@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mstarc_runtime.models import product_cuda as products
-from mstarc_runtime.models.product_cuda import BIAS, GATED, GELU, PARTS, PLAIN, Tile
+from mstarc_runtime.models.product_cuda import BIAS, GATED, GELU, Tile
 
 pytestmark = [
     pytest.mark.gpu,
@@ -16,7 +16,12 @@ pytestmark = [
         not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"
     ),
 ]
-SIZES = [(1, 8, 8), (129, 24, 72), (300, 520, 200), (968, 4304, 1152)]  # rows, outputs, inputs
+SIZES = [(1, 16, 128), (129, 48, 136), (300, 528, 200), (968, 4304, 1152)]  # rows, outputs, inputs
+
+TILES = [
+    (BIAS, Tile(64, 1, 2)), (BIAS, Tile(64, 2, 2)), (BIAS, Tile(160)), (BIAS, Tile(112, 1, 1, 2)), (GELU, Tile(208)),
+    (GELU, Tile(128, 2, 1, 2)), (GATED, Tile(256)), (GATED, Tile(256, 1, 2)),
+]  # fmt: skip
 
 
 def draw(*sizes: int) -> Tensor:
@@ -25,14 +30,11 @@ def draw(*sizes: int) -> Tensor:
 
 def expected(x: Tensor, weight: Tensor, bias: Tensor, kind: int) -> Tensor:
     sums = x.float() @ weight.float().T
-    if kind in (BIAS, GELU):
-        sums = sums + bias.float()
-    if kind == GELU:
-        return F.gelu(sums, approximate="tanh")
     if kind == GATED:
         gate, up = sums.chunk(2, -1)
         return F.gelu(gate, approximate="tanh") * up
-    return sums
+    sums += bias.float()
+    return F.gelu(sums, approximate="tanh") if kind == GELU else sums
 
 
 def close(found: Tensor, wanted: Tensor) -> bool:
@@ -40,10 +42,7 @@ def close(found: Tensor, wanted: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize(
-    ("kind", "tile"),
-    [(PLAIN, Tile(160)), (BIAS, Tile(64, 2, 2)), (BIAS, Tile(160)), (GELU, Tile(208)), (GATED, Tile(256)), (PARTS, Tile(128, 1, 2))],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "tile"), TILES)
 def test_products(kind: int, tile: Tile, sizes: tuple[int, int, int]) -> None:
     """Twice, with other rows: nothing is left of a call."""
     rows, outs, ins = sizes
@@ -51,8 +50,22 @@ def test_products(kind: int, tile: Tile, sizes: tuple[int, int, int]) -> None:
         outs *= 2
     weight, bias = draw(outs, ins), draw(outs)
     for x in (draw(rows, ins), draw(rows, ins)):
-        found = products.product(x, weight, kind, tile, bias, parts=2 if kind == PARTS and ins > 64 else 1)
-        assert close(found.sum(0) if kind == PARTS else found, expected(x, weight, bias, kind))
+        assert close(products.product(x, weight, kind, tile, bias), expected(x, weight, bias, kind))
+
+
+@pytest.mark.parametrize("rows", [3, 256, 512, 768, 896, 968])
+@pytest.mark.parametrize("gelu", [False, True])
+def test_layers_of_the_camera_tower(gelu: bool, rows: int) -> None:
+    """By the kernel or the library, as the number of rows has it."""
+    for outs, ins in ((3456, 1152), (1152, 1152), (4304, 1152), (1152, 4304)):
+        x, weight, bias = draw(rows, ins), draw(outs, ins) / 16, draw(outs)
+        assert close(products.linear(x, weight, bias, gelu), expected(x, weight, bias, GELU if gelu else BIAS))
+
+
+@pytest.mark.parametrize("rows", [256, 512, 896, 968])
+def test_gates_of_the_prefix(rows: int) -> None:
+    x, weight = draw(rows, 2048), draw(4096, 2048) / 16
+    assert close(products.gated_gelu(x, weight), expected(x, weight, weight, GATED))
 
 
 def test_more_tiles_than_multiprocessors() -> None:

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mstarc_runtime.engines.early_triton import early, in_turn
+
 GATE_BLOCK = 1024
 
 
@@ -28,10 +30,13 @@ def _add_norm(x, y, weight, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, AD
 
 
 @triton.jit
-def _add_layer_norm(x, y, weight, bias, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, ADD: tl.constexpr):
+def _add_layer_norm(
+    x, y, weight, bias, out, eps, WIDTH: tl.constexpr, PAD: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64) * WIDTH
     at = tl.arange(0, PAD)
     there = at < WIDTH
+    in_turn(EARLY)
     sums = tl.load(x + row + at, mask=there, other=0.0).to(tl.float32)
     if ADD:
         sums += tl.load(y + row + at, mask=there, other=0.0).to(tl.float32)
@@ -150,6 +155,7 @@ def add_layer_norm(x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, ep
         PAD=pad,
         ADD=y is not None,
         num_warps=8 if pad > 1024 else 4,
+        **early(x.device),
     )
     return out
 

@@ -3,7 +3,8 @@
 // A block of three warpgroups takes a tile of 128 rows and COLUMNS outputs (or tiles in turn, if there are more than multiprocessors):
 // two multiply 64 rows each, one thread of the third fetches. What is multiplied passes through a ring of STAGES steps of 64 inputs.
 // Blocks of DOWN tiles of rows and ACROSS tiles of outputs are a cluster: those with the same rows fetch a share of them each and send
-// it to one another, and so do those with the same outputs.
+// it to one another, and so do those with the same outputs. If HALVES is 2, a cluster has two blocks of each tile, which take half of the
+// inputs each and then exchange sums of 64 rows; there is a cluster for every tile then.
 //
 // Weights are fetched before the kernel before has ended (see early_triton.py), rows after. Tiles are numbered so that blocks that run
 // at one time share weights. `product_cuda.py` puts `multiply` in front and fills Work.
@@ -14,19 +15,19 @@ typedef unsigned short u16;
 
 struct alignas(64) Map { char bytes[128]; };  // a CUtensorMap
 struct Work {
-    Map x, weight;    // boxes of 128 / ACROSS rows, and of COLUMNS / DOWN of the weight's, of 64 inputs each
-    void* out;        // bf16 [rows, outs], of GATED [rows, outs / 2], of PARTS f32 [parts, rows, outs]
+    Map x, weight;    // boxes of 64 inputs of 128 / ACROSS rows, and of COLUMNS / DOWN of the weight's, of GATED COLUMNS / 2
+    void* out;        // bf16 [rows, outs], of GATED [rows, outs / 2]
     const u32* bias;  // bf16 [outs], two in a word
-    int rows, outs, ins, parts;
+    int rows, outs, ins;
 };
 
-enum { PLAIN, BIAS, GELU, GATED, PARTS };
+enum { BIAS, GELU, GATED };
 constexpr int ROWS = 128, STEP = 64, GROUPS = COLUMNS / 8, KEPT = KIND == GATED ? GROUPS / 2 : GROUPS;
-constexpr int CLUSTER = DOWN * ACROSS;
+constexpr int SHARE = DOWN * ACROSS, CLUSTER = SHARE * HALVES;  // blocks that work on the same inputs; blocks
 constexpr u32 X_BYTES = ROWS * STEP * 2, W_BYTES = COLUMNS * STEP * 2;
-static_assert(KIND != GATED || DOWN == 2, "one block fetches gates, the other what they are multiplied with");
+static_assert(KIND != GATED || DOWN <= 2, "gates, and what they are multiplied with, are fetched by one block or two");
 
-struct Tile { int row, column, part, begin, end; };  // first row, number of the tile of columns, steps of its part of the inputs
+struct Tile { int row, column, begin, end; };  // first row, number of the tile of columns, steps of the inputs
 
 struct Ring {
     u32 data, full, empty;
@@ -41,6 +42,9 @@ __device__ __forceinline__ u32 rank() { u32 r; asm volatile("mov.u32 %0, %%clust
 __device__ __forceinline__ void prior_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_sync_memory() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
@@ -85,14 +89,15 @@ __device__ __forceinline__ float gelu(float x) {  // by the tanh formula: x / (1
 
 __device__ __forceinline__ int clusters_down(const Work& work) { return (work.rows + DOWN * ROWS - 1) / (DOWN * ROWS); }
 __device__ __forceinline__ int clusters_across(const Work& work) { return (work.outs + ACROSS * COLUMNS - 1) / (ACROSS * COLUMNS); }
-__device__ __forceinline__ int count(const Work& work) { return clusters_down(work) * clusters_across(work) * work.parts; }
+__device__ __forceinline__ int count(const Work& work) { return clusters_down(work) * clusters_across(work); }
 __device__ __forceinline__ int my_down() { return rank() % DOWN; }
-__device__ __forceinline__ int my_across() { return rank() / DOWN; }
+__device__ __forceinline__ int my_across() { return rank() / DOWN % ACROSS; }
+__device__ __forceinline__ int my_half() { return rank() / SHARE; }
 
 __device__ __forceinline__ Tile tile(const Work& work, int number) {  // of this block, of a number of the cluster's
-    int down = number % clusters_down(work), across = number / clusters_down(work) % clusters_across(work);
-    int part = number / clusters_down(work) / clusters_across(work), steps = (work.ins + STEP - 1) / STEP;
-    return {(down * DOWN + my_down()) * ROWS, across * ACROSS + my_across(), part, part * steps / work.parts, (part + 1) * steps / work.parts};
+    int down = number % clusters_down(work), across = number / clusters_down(work), steps = (work.ins + STEP - 1) / STEP;
+    int begin = my_half() * steps / HALVES, end = (my_half() + 1) * steps / HALVES;
+    return {(down * DOWN + my_down()) * ROWS, across * ACROSS + my_across(), begin, end};
 }
 
 // A block's share of its rows, for the blocks with the same rows.
@@ -101,7 +106,7 @@ __device__ __forceinline__ void fetch_rows(const Work& work, const Ring& ring, i
     if (ACROSS == 1) return fetch(ring.x(stage), work.x, step * STEP, row, full);
     int me = my_across();
     u16 blocks = 0;
-    for (int a = 0; a < ACROSS; ++a) blocks |= 1 << (my_down() + a * DOWN);
+    for (int a = 0; a < ACROSS; ++a) blocks |= 1 << (my_half() * SHARE + a * DOWN + my_down());
     fetch_for(blocks, ring.x(stage) + me * (X_BYTES / ACROSS), work.x, step * STEP, row + me * (ROWS / ACROSS), full);
 }
 
@@ -111,8 +116,12 @@ __device__ __forceinline__ void fetch_weight(const Work& work, const Ring& ring,
     u32 full = ring.full + 8 * stage;
     int me = my_down();
     int row = KIND == GATED ? column * (COLUMNS / 2) + me * (work.outs / 2) : column * COLUMNS + me * (COLUMNS / DOWN);
-    if (DOWN == 1) return fetch(ring.weight(stage), work.weight, step * STEP, row, full);
-    u16 blocks = ((1 << DOWN) - 1) << (my_across() * DOWN);
+    if (DOWN == 1) {
+        fetch(ring.weight(stage), work.weight, step * STEP, row, full);
+        if (KIND == GATED) fetch(ring.weight(stage) + W_BYTES / 2, work.weight, step * STEP, row + work.outs / 2, full);
+        return;
+    }
+    u16 blocks = ((1 << DOWN) - 1) << (my_half() * SHARE + my_across() * DOWN);
     fetch_for(blocks, ring.weight(stage) + me * (W_BYTES / DOWN), work.weight, step * STEP, row, full);
 }
 
@@ -142,7 +151,8 @@ __device__ __forceinline__ void fetch_all(const Work& work, const Ring& ring) {
 // One thread of each of CLUSTER: a stage is done with, for the blocks that send to this one.
 __device__ __forceinline__ void release(const Ring& ring, int stage) {
     int other = threadIdx.x % 128;
-    if (other < CLUSTER && (other % DOWN == my_down() || other / DOWN == my_across())) arrive(ring.empty + 8 * stage, other);
+    if (other >= SHARE || (other % DOWN != my_down() && other / DOWN != my_across())) return;
+    arrive(ring.empty + 8 * stage, my_half() * SHARE + other);
 }
 
 __device__ __forceinline__ void hold(float (&c)[COLUMNS / 2]) {
@@ -181,15 +191,26 @@ __device__ __forceinline__ uint4 gathered(u32 a0, u32 a1, u32 a2, u32 a3, int t)
     return upper ? make_uint4(r0, r1, a2, a3) : make_uint4(a0, a1, r0, r1);
 }
 
-// The sums of rows `row` and `row` + 8, of f32 parts.
-__device__ __forceinline__ void keep_part(const float (&c)[COLUMNS / 2], const Work& work, int part, int column, int row) {
-    float* out = (float*)work.out + (u64)part * work.rows * work.outs;
+// The two blocks of a tile: each sends the sums of 64 rows to the other and adds what it gets to those that it keeps.
+__device__ __forceinline__ void exchange(float (&c)[COLUMNS / 2], const Ring& ring, bool keeps) {
+    const u32 place = ring.data + threadIdx.x % 128 * 16;  // what was multiplied is done with, in both blocks
+    if (!keeps) {
+        u32 there;
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place), "r"(rank() ^ SHARE));
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) {
-        int at = column + g * 8 + threadIdx.x % 4 * 2;
-        if (at >= work.outs) continue;
-        if (row < work.rows) *(float2*)(out + (u64)row * work.outs + at) = make_float2(c[4 * g], c[4 * g + 1]);
-        if (row + 8 < work.rows) *(float2*)(out + (u64)(row + 8) * work.outs + at) = make_float2(c[4 * g + 2], c[4 * g + 3]);
+        for (int g = 0; g < GROUPS; ++g) {
+            asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+                         ::"r"(there + g * 2048), "f"(c[4 * g]), "f"(c[4 * g + 1]), "f"(c[4 * g + 2]), "f"(c[4 * g + 3]) : "memory");
+        }
+    }
+    cluster_sync_memory();
+    if (keeps) {
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+            float4 more;
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(more.x), "=f"(more.y), "=f"(more.z), "=f"(more.w) : "r"(place + g * 2048) : "memory");
+            c[4 * g] += more.x, c[4 * g + 1] += more.y, c[4 * g + 2] += more.z, c[4 * g + 3] += more.w;
+        }
     }
 }
 
@@ -201,7 +222,7 @@ __device__ __forceinline__ void keep_row(const float (&c)[COLUMNS / 2], const u3
 #pragma unroll
     for (int g = 0; g < KEPT; ++g) {
         float one = c[4 * g + 2 * SECOND], two = c[4 * g + 2 * SECOND + 1];
-        if (KIND == BIAS || KIND == GELU) one += low(bias[g]), two += high(bias[g]);
+        if (KIND != GATED) one += low(bias[g]), two += high(bias[g]);
         if (KIND == GELU) one = gelu(one), two = gelu(two);
         if (KIND == GATED) {
             constexpr int UPS = KIND == GATED ? 4 * KEPT : 0;
@@ -228,7 +249,7 @@ __device__ __forceinline__ void load_bias(u32 (&bias)[KEPT], const Work& work, i
 #pragma unroll
     for (int g = 0; g < KEPT; ++g) {
         int at = column + g * 8 + threadIdx.x % 4 * 2;
-        bias[g] = (KIND == BIAS || KIND == GELU) && at < work.outs ? __ldg(work.bias + at / 2) : 0;
+        bias[g] = KIND != GATED && at < work.outs ? __ldg(work.bias + at / 2) : 0;
     }
 }
 
@@ -249,6 +270,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(CLUSTER, 1
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256) fetch_all(work, ring);
+        __syncwarp();
+        if (HALVES == 2) {  // the others exchange sums
+            cluster_sync();
+            cluster_sync_memory();
+        }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         prior_kernels();
@@ -260,14 +286,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(CLUSTER, 1
             load_bias(bias, work, t.column * KEPT * 8);
             multiply_all(c, ring, t, group, at);
             int row = t.row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-            if (KIND == PARTS) {
-                keep_part(c, work, t.part, t.column * COLUMNS, row);
-            } else {
+            bool keeps = HALVES == 1 || group == my_half();
+            if (HALVES == 2) {
+                cluster_sync();
+                exchange(c, ring, keeps);
+            }
+            if (keeps) {
                 keep_row<0>(c, bias, work, t.column * KEPT * 8, row);
                 keep_row<1>(c, bias, work, t.column * KEPT * 8, row + 8);
             }
         }
     }
-    __syncwarp();
     cluster_sync();  // no block ends while others may still send to it
 }

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mstarc_runtime.engines.component import Run
 from mstarc_runtime.engines.slots import SlotsRun
 from mstarc_runtime.models import fused_triton as fused
-from mstarc_runtime.models import product_cuda
 from mstarc_runtime.models.pi05 import flow_triton as kernels
 from mstarc_runtime.models.pi05.flow_step import FlowStep
+from mstarc_runtime.models.pi05.image_attend import attend
 from mstarc_runtime.models.pi05.nets import ExpertNet, LanguageLayer, LanguageNet, Layer, VisionBlock, VisionNet
 from mstarc_runtime.models.pi05.patches_triton import patches
 from mstarc_runtime.models.pi05.times_triton import Times
+from mstarc_runtime.models.product_cuda import ROWS_LEAST, gated_gelu, linear, runs_on
 
 Turn = tuple[Tensor, Tensor]  # cosines and sines, each [ΣT, head_dim / 2]
 
@@ -28,16 +28,15 @@ def hidden(net: VisionNet, images: Tensor) -> Tensor:
     """See `VisionNet.hidden`."""
     patch, position = net.patch, net.position
     x = patches(images, patch.weight, patch.bias, position, net.norm.weight.dtype)
-    shape = (len(images), *position.shape)
     y: Tensor | None = None
     for block in net.blocks:
         assert isinstance(block, VisionBlock)
         norm1, norm2 = block.norm1, block.norm2
-        y = block.mix(fused.add_layer_norm(x, y, norm1.weight, norm1.bias, norm1.eps).view(shape)).flatten(0, 1)
+        qkv = linear(fused.add_layer_norm(x, y, norm1.weight, norm1.bias, norm1.eps), block.qkv.weight, block.qkv.bias)
+        y = linear(attend(qkv, len(images), block.heads), block.out.weight, block.out.bias)
         grown = fused.add_layer_norm(x, y, norm2.weight, norm2.bias, norm2.eps)
-        grown = torch._addmm_activation(block.fc1.bias, grown, block.fc1.weight.T, use_gelu=True)  # by the tanh formula
-        y = block.fc2(grown)
-    return fused.add_layer_norm(x, y, net.norm.weight, net.norm.bias, net.norm.eps).view(shape)
+        y = linear(linear(grown, block.fc1.weight, block.fc1.bias, gelu=True), block.fc2.weight, block.fc2.bias)
+    return fused.add_layer_norm(x, y, net.norm.weight, net.norm.bias, net.norm.eps).view(len(images), *position.shape)
 
 
 def read(net: LanguageNet, run: Run, x: Tensor, frequencies: Tensor) -> None:
@@ -107,6 +106,6 @@ def _store(layer: Layer, run: Run, number: int, x: Tensor, turn: Turn) -> None:
 
 def _feed(layer: Layer, x: Tensor) -> Tensor:
     gate_up = layer.gate_up.weight
-    own = len(x) >= product_cuda.ROWS_LEAST and product_cuda.runs_on(gate_up)
-    fed: Tensor = layer.down(product_cuda.gated_gelu(x, gate_up) if own else fused.gelu_mul(layer.gate_up(x)))
+    own = len(x) >= ROWS_LEAST and runs_on(gate_up)
+    fed: Tensor = layer.down(gated_gelu(x, gate_up) if own else fused.gelu_mul(layer.gate_up(x)))
     return fed
