@@ -36,6 +36,30 @@ _CLAUSES = {
     "param": ("in", "="),
     "stream": ("where", "by", "at_end", "after_end", "overlap", "capacity"),
 }
+_DECLARATIONS = (
+    "config",
+    "param",
+    "let",
+    "type",
+    "extern",
+    "cache",
+    "context",
+    "sampler",
+    "node",
+    "stream",
+    "walk",
+    "request",
+)
+_BEHIND_A_NAME = {"COMMA", "DOT", "EQUAL", "LPAR"}
+#: how the language says what others have a word for
+_WORDS = {
+    "return": "a walk gives what its `-> NAME: TYPE` names: bind that name",
+    "while": "write `loop NAME max N { stop when CONDITION ... }`",
+    "break": "write `stop when CONDITION`",
+    "continue": "guard the statements below with `when`",
+    "print": "`emit VALUE as MODALITY` shows a value to the client",
+    "yield": "write `emit VALUE as MODALITY`, or `send VALUE -> STREAM`",
+}
 _BRACKETS = {"{": "}", "(": ")", "[": "]"}
 
 
@@ -75,7 +99,7 @@ def explain(found: Found, parser: Automaton, report: Collector) -> None:
         message = f"`{token.text}` is a word of the language, so nothing can be called that"
         report.report(rules.MC011, message, at, "a name is due here", help=f"call it `my_{token.text}`, say")
         return
-    if _stop_in_if(found, due, report):
+    if _stop_in_if(found, due, report) or _word_of_others(found, due, report):
         return
     special = _special(found, token, due)
     if special is not None:
@@ -118,6 +142,16 @@ def _stop_in_if(found: Found, due: set[str], report: Collector) -> bool:
     return True
 
 
+def _word_of_others(found: Found, due: set[str], report: Collector) -> bool:
+    """A statement that begins with a word of other languages, reported at that word."""
+    word = found.near(-1)
+    if word is None or word.text not in _WORDS or due != _BEHIND_A_NAME:
+        return False
+    message = f"`{word.text}` is no statement of the language"
+    report.report(rules.MC010, message, found.span(word), help=_WORDS[word.text])
+    return True
+
+
 def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str | None] | None:
     """(message, label, help) of the slips that have a name."""
     before = found.near(-1)
@@ -154,6 +188,42 @@ def _special(found: Found, token: Token, due: set[str]) -> tuple[str, str, str |
         return "this `}` closes nothing", "the declaration has ended before", "delete it"
     if token.text == "=" and {"ADD", "MUL"} <= due:
         return "`=` gives a name its value; here it cannot stand", _due(due), "`==` compares"
+    return _foreign(found, token, due)
+
+
+def _foreign(found: Found, token: Token, due: set[str]) -> tuple[str, str, str | None] | None:
+    """What other languages say in another way: (message, label, help)."""
+    before, after = found.near(-1), found.near(1)
+    if before is None:
+        return None
+    cannot = f"`{token.text}` cannot stand here"
+    if due == _BEHIND_A_NAME:  # a statement that begins with a name
+        if token.text in ("+", "-", "*", "/"):
+            return cannot, _due(due), f"write `{before.text} = ...`; a name is bound once, but for what a loop carries"
+        if token.text == ":":
+            return cannot, _due(due), f"what is bound has the type of its value: `{before.text} = ...`"
+    if "AS" in due and token.text in ("}", "when"):
+        return "this `emit` does not say as what", _due(due), "name the modality: `emit VALUE as text`, say"
+    if token.text in ("to", "into") and "__ANON_1" in due:
+        return cannot, _due(due), "write `send VALUE -> STREAM`"
+    if due == {"COLON"}:
+        return f"`{before.text}` has no type", _due(due), f"write `{before.text}: i64`, say"
+    if token.text == "let":
+        return "`let` cannot stand in a walk or request", _due(due), "write `NAME = ...`"
+    if token.text == ".." and found.segment.tokens[0].text in ("walk", "request"):
+        return (
+            cannot,
+            _due(due),
+            "`for` takes streams in walks, lists in requests; `loop NAME times N` of a walk counts",
+        )
+    if token.text == "," and before.kind == "number" and after is not None and after.kind == "number":
+        return cannot, _due(due), f"a number has a dot: `{before.text}.{after.text}`"
+    if token.text == "." and after is not None and after.kind == "number" and "NUMBER" in due:
+        return cannot, _due(due), f"a dot has digits on both sides: `0.{after.text}`"
+    if token.text == before.text == "*":
+        return "`**` is no operator of the language", _due(due), "multiply"
+    if due == {"$END"} and token.kind == "word":
+        return cannot, _due(due), f"declarations begin with {', '.join(f'`{word}`' for word in _DECLARATIONS)}"
     return None
 
 

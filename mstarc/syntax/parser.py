@@ -100,9 +100,8 @@ class _Parser:
             return False
         for before, token in zip((None, *tokens), tokens, strict=False):
             if token.kind == "bad":
-                self._report.report(
-                    rules.MC010, f"the character {_shown(token.text)} has no meaning here", self._at(token)
-                )
+                message = f"the character {_shown(token.text)} has no meaning here"
+                self._report.report(rules.MC010, message, self._at(token), help=_MEANT.get(token.text))
                 return False
             if token.kind == "open":
                 message = "this text does not end on its line"
@@ -139,6 +138,16 @@ def terminal_of(parser: Automaton, words: Machine, token: Token) -> str:
     if len(possible) > 1:
         possible = [name for name in possible if parser.can_shift(name)] or possible
     return possible[0] if possible else found[-1] if found else "BAD"
+
+
+#: what to write for characters of other languages
+_MEANT = {
+    "&": "write `and`",
+    "|": "write `or`; `|` stands between the kinds of a list",
+    "!": "write `not`, or `!=`",
+    ";": "nothing stands between statements: leave it out",
+    "'": 'text stands in double quotes: `"..."`',
+}
 
 
 def _shown(char: str) -> str:

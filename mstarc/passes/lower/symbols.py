@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -15,6 +15,7 @@ from mstarc.syntax import ast
 
 BUILTINS = ("given", "wants", "present", "last", "linspace", "shift", "guide", "len", "min", "max")
 FORMS = ("sample", "noise", "next")  # built-ins that are operations, not parts of an expression
+_FEW = 8  # names that a help lists
 RESERVED = (*BUILTINS, *FORMS, "iter", "_")
 
 
@@ -101,14 +102,15 @@ class Symbols:
 
         Nothing is said of a name that may belong to a declaration that did not parse: one that is a word of it or near no other.
         """
-        hint = nearest(name.text, known)
+        names = list(known)
+        hint = nearest(name.text, names)
         if name.text.split(".")[0] in self.lost and (not owner or wanted == "member"):
             return
         if hint is None and not owner and self.lost:
             return
         message = f"{owner} has no {wanted} `{name.text}`" if owner else f"there is no {wanted} `{name.text}`"
         labels, other = self._elsewhere(name) if wanted == "value" and not owner else ((), None)
-        hint = other or hint
+        hint = other or hint or _all_of(names if owner else ())
         if exits:
             message = f"`stop when` tests `{name.text}`, and nothing here binds that"
             hint = hint or "bind it in the body before this, or carry it into the loop"
@@ -148,6 +150,11 @@ def _handed(name: str, owner: Symbol) -> str:
         result = f"`walk {owner.name}(…) -> {name}: TYPE`, and in the request `{name} = {owner.name}(…)`"
         return f"values pass between walks as results and params: {result}"
     return f"values pass from a request to its walks as params: hand `{name}` to the walk"
+
+
+def _all_of(names: Sequence[str]) -> str | None:
+    """What there is, where that is little."""
+    return f"{'there are' if len(names) > 1 else 'there is'} {', '.join(f'`{name}`' for name in names)}" if 0 < len(names) <= _FEW else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
