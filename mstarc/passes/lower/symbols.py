@@ -154,7 +154,11 @@ def _handed(name: str, owner: Symbol) -> str:
 
 def _all_of(names: Sequence[str]) -> str | None:
     """What there is, where that is little."""
-    return f"{'there are' if len(names) > 1 else 'there is'} {', '.join(f'`{name}`' for name in names)}" if 0 < len(names) <= _FEW else None
+    return (
+        f"{'there are' if len(names) > 1 else 'there is'} {', '.join(f'`{name}`' for name in names)}"
+        if 0 < len(names) <= _FEW
+        else None
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
