@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from mstarc_runtime.abi.messages import Freed, Items
-from mstarc_runtime.transport.base import HELD_MAX, Received
+from mstarc_runtime.transport.base import HELD_MAX, Fault, Received
+from mstarc_runtime.transport.common import BATCH
 from mstarc_runtime.transport.lane import LANE_MAX, Lane, lanes
-from mstarc_runtime.transport.order import Order
+from mstarc_runtime.transport.order import Order, Way
 from mstarc_runtime.transport.port import Port
 from mstarc_runtime.transport.wire import Frame
 from tests.transport.test_port import World, collect, until
@@ -22,15 +23,20 @@ LONG = np.arange(LANE_MAX, dtype=np.uint8)  # too long for the lane; two of them
 
 
 def test_order_of_any_arrival() -> None:
+    """Each way keeps its order; what comes by one may overtake anything of the other."""
     for seed in range(50):
-        numbers = list(range(20))
-        random.Random(seed).shuffle(numbers)
+        draw = random.Random(seed)
+        ways: tuple[list[int], ...] = tuple([] for _ in Way)
+        for number in range(20):
+            draw.choice(ways).append(number)
         order, got = Order(), list[int]()
-        for number in numbers:
-            order.put(number, number)
+        for came in range(20):
+            way = draw.choice([way for way in Way if ways[way]])
+            number = ways[way].pop(0)
+            order.put(number, number, way)
             while (due := order.next()) is not None:
                 got.append(due)
-            assert order.waiting + len(got) == numbers.index(number) + 1
+            assert sum(order.waiting(way) for way in Way) + len(got) == came + 1
         assert got == list(range(20))
 
 
@@ -52,6 +58,7 @@ def test_frames_arrive_as_they_were(pair: tuple[Lane, Lane]) -> None:
     got = b.receive()
     assert got is not None and [bytes(frame) for frame in got] == [bytes(frame) for frame in frames]
     assert not a.send([bytes(LANE_MAX)]) and b.receive() is None
+    assert not a.send([b""] * (1 << 16)) and b.receive() is None
 
 
 def test_a_lane_never_waits(pair: tuple[Lane, Lane]) -> None:
@@ -59,10 +66,18 @@ def test_a_lane_never_waits(pair: tuple[Lane, Lane]) -> None:
     sent = 0
     while a.send([sent.to_bytes(4, "little"), bytes(1000)]):
         sent += 1
-    assert 10 < sent < 10_000
+    assert 10 < sent < BATCH
     got = [b.receive() for _ in range(sent)]
     assert [int.from_bytes(frames[0], "little") for frames in got if frames] == list(range(sent))
     assert b.receive() is None and a.send([b"there is room again"])
+
+
+def test_a_lane_holds_some_hundred_messages_whatever_the_buffers_of_the_host(pair: tuple[Lane, Lane]) -> None:
+    """What is in the queue behind them waits for no more than that."""
+    sent = 0
+    while pair[0].send([b""]):
+        sent += 1
+    assert 10 < sent < 2 * BATCH
 
 
 def test_the_other_end_is_gone(pair: tuple[Lane, Lane]) -> None:
@@ -74,6 +89,18 @@ def test_the_other_end_is_gone(pair: tuple[Lane, Lane]) -> None:
     with pytest.raises(EOFError):
         b.receive()
     assert not b.send([b"to nobody"])
+
+
+def test_last_words_of_an_end_that_was_closed_before_it_had_read_all(pair: tuple[Lane, Lane]) -> None:
+    a, b = pair
+    b.send([b"never read"])
+    a.send([b"last"])
+    a.send([b"words"])
+    a.close()
+    assert b.receive() == [b"last"]
+    assert b.receive() == [b"words"]
+    with pytest.raises(EOFError):
+        b.receive()
 
 
 @pytest.mark.parametrize("junk", [b"x", b"\x02\x00\x01\x00\x00\x00", b"\x01\x00\x05\x00\x00\x00four", b"\x00\x00tail"])
@@ -120,6 +147,21 @@ def test_a_full_lane_loses_nothing(two: Two) -> None:
     assert collect(two.b, 3000) == [(0, Freed(i)) for i in range(3000)]
 
 
+def test_a_lane_that_is_ahead_of_a_long_queue_waits_for_it(two: Two) -> None:
+    """A peer that was busy finds thousands of messages queued, and reads them while as many more come."""
+    sent = 0
+    got: list[Received] = []
+    for burst in [3 * HELD_MAX, *[300] * 60]:
+        for _ in range(burst):
+            assert two.a.send(1, Freed(sent))
+            sent += 1
+        got += two.b.poll(0.2 if burst > HELD_MAX else 0.0)
+        assert two.b._ahead(0) <= BATCH
+    assert two.b.faults() == []
+    got += collect(two.b, sent - len(got))
+    assert got == [(0, Freed(i)) for i in range(sent)]
+
+
 def test_the_queue_takes_over_from_a_lane_that_ended(two: Two) -> None:
     two.a.send(1, Freed(1))
     assert collect(two.b, 1) == [(0, Freed(1))]
@@ -133,12 +175,18 @@ def test_the_queue_takes_over_from_a_lane_that_ended(two: Two) -> None:
 
 def test_a_message_that_never_comes_is_a_fault(two: Two) -> None:
     two.a._numbers[1] = 1  # number 0 is lost
-    for i in range(HELD_MAX + 1):
+    for i in range(HELD_MAX + BATCH):
         assert two.b.faults() == []
         two.a.send(1, Freed(i))
-        two.b.poll()
-    two.b.poll(1.0)
-    (fault,) = two.b.faults()
+        assert two.b.poll() == []
+    faults: list[Fault] = []
+    for i in range(1000):  # what the lane has no room for goes by the queue
+        two.a.send(1, Freed(i))
+        two.b.poll(0.01)
+        faults += two.b.faults()
+        if faults:
+            break
+    (fault,) = faults
     assert fault.peer == 0 and "wait for one from it that has not come" in fault.reason
     assert two.b.poll() == [] and not two.b._orders
 

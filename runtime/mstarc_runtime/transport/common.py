@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mstarc_runtime.abi.messages import ABI, Message, Peers
 from mstarc_runtime.abi.values import WireError
 from mstarc_runtime.transport.base import HELD_MAX, LOG, Counters, Fault, PeerTable, Received, Verdict
-from mstarc_runtime.transport.order import Order
+from mstarc_runtime.transport.order import Order, Way
 from mstarc_runtime.transport.ring import RingReader, RingWriter, StaleRing
 from mstarc_runtime.transport.wire import Codec, Frame
 
@@ -140,7 +140,7 @@ class BasePort(ABC):
 
     # ---------------------------------------------------------------------------------------------------------- receive
 
-    def _accept(self, frames: Sequence[Frame]) -> None:
+    def _accept(self, frames: Sequence[Frame], way: Way = Way.QUEUE) -> None:
         """One message from the wire: into `_ready`, held, or dropped; one that has overtaken others waits for them."""
         sender = self._sender(frames)
         if sender is None:
@@ -152,11 +152,16 @@ class BasePort(ABC):
             self.counters.dropped_old += 1
             return
         order = self._orders[peer, epoch]
-        order.put(number, frames[1:])
+        order.put(number, frames[1:], way)
         while (body := order.next()) is not None:
             self._accept_next(peer, epoch, body)
-        if order.waiting > HELD_MAX:
-            self._kill(peer, epoch, f"{order.waiting} messages wait for one from it that has not come")
+        if order.waiting(Way.QUEUE) > HELD_MAX:
+            self._kill(peer, epoch, f"{HELD_MAX} messages wait for one from it that has not come")
+
+    def _ahead(self, peer: int) -> int:
+        """Messages that came by the lane while one before them is still in the queue."""
+        order = self._orders.get((peer, self._table.epoch(peer) or 0))
+        return order.waiting(Way.LANE) if order is not None else 0
 
     def _accept_next(self, peer: int, epoch: int, body: Sequence[Frame]) -> None:
         """The message whose turn it is."""

@@ -13,15 +13,21 @@ from collections.abc import Sequence
 from mstarc_runtime.transport.wire import Frame
 
 LANE_MAX = 1 << 15  # bytes of a message with its head; a longer one gains nothing here
+_BUFFER = (
+    1 << 17
+)  # bytes on their way, of which the system counts 1/2 to 3/4 KiB for a message itself: some hundred, on any host
 _COUNT = struct.Struct("<H")
 
 
 def lanes() -> tuple[socket.socket, socket.socket] | None:
     """Two ends, for `Lane`s in two processes; None where the system has no such sockets."""
     try:
-        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except (OSError, AttributeError):
         return None
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+    return ends
 
 
 class Lane:
@@ -38,9 +44,9 @@ class Lane:
     def send(self, frames: Sequence[Frame]) -> bool:
         """Whether the frames are on their way."""
         sizes = [frame.nbytes if isinstance(frame, memoryview) else len(frame) for frame in frames]
-        head = struct.pack(f"<H{len(sizes)}I", len(sizes), *sizes)
-        if len(head) + sum(sizes) > LANE_MAX:
+        if _COUNT.size + 4 * len(sizes) + sum(sizes) > LANE_MAX:
             return False
+        head = struct.pack(f"<H{len(sizes)}I", len(sizes), *sizes)
         try:
             self._end.sendmsg([head, *frames])
             return True
@@ -51,7 +57,7 @@ class Lane:
         """The frames of the next message, [] if they are none of ours; None if there is no message now. EOFError once the other end is
         closed and all was received."""
         try:
-            size = self._end.recv_into(self._room)
+            size = self._read()
         except BlockingIOError:
             return None
         except OSError as error:
@@ -70,6 +76,13 @@ class Lane:
             frames.append(data[at : at + size])
             at += size
         return frames if at == len(data) else []
+
+    def _read(self) -> int:
+        """Bytes of the next message. That the other end was closed with messages unread is told once, before what is still there."""
+        try:
+            return self._end.recv_into(self._room)
+        except ConnectionResetError:
+            return self._end.recv_into(self._room)
 
     def pending(self) -> bool:
         """Whether `receive` would find a message or the end."""

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections import deque
+from enum import IntEnum
 from typing import Any
 
 
+class Way(IntEnum):
+    QUEUE = 0
+    LANE = 1
+
+
 class Order:
-    """Numbered from 0. Each number comes once."""
+    """Messages are numbered from 0, each comes once, and by either way in order: the one that is due is the first of one of them."""
 
     def __init__(self) -> None:
         self._due = 0
-        self._early: dict[int, Any] = {}
+        self._came: tuple[deque[tuple[int, Any]], ...] = tuple(deque() for _ in Way)
 
-    @property
-    def waiting(self) -> int:
-        """Messages that have overtaken the one that is due."""
-        return len(self._early)
+    def waiting(self, way: Way) -> int:
+        """Messages of a way that have overtaken the one that is due."""
+        return len(self._came[way])
 
-    def put(self, number: int, message: Any) -> None:
-        self._early[number] = message
+    def put(self, number: int, message: Any, way: Way) -> None:
+        self._came[way].append((number, message))
 
     def next(self) -> Any | None:
         """The message that is due, if it has come."""
-        message = self._early.pop(self._due, None)
-        self._due += message is not None
-        return message
+        for came in self._came:
+            if came and came[0][0] == self._due:
+                self._due += 1
+                return came.popleft()[1]
+        return None

@@ -35,6 +35,7 @@ import zmq
 from mstarc_runtime.transport.base import LOG
 from mstarc_runtime.transport.common import BATCH, HWM, TOKEN_BYTES, BasePort
 from mstarc_runtime.transport.lane import Lane
+from mstarc_runtime.transport.order import Way
 from mstarc_runtime.transport.ring import RingReader, RingWriter
 from mstarc_runtime.transport.wire import Frame
 
@@ -151,15 +152,19 @@ class Port(BasePort):
         return BATCH
 
     def _drain_lane(self, peer: int, most: int) -> int:
-        """What is there now. What comes while it is decoded does not hold it up."""
+        """What is there now. What comes while it is decoded does not hold it up.
+
+        What the lane brings while much is still in the queue has to wait here: no more than a batch is taken, and soon the lane is full.
+        """
         came: list[list[Frame]] = []
+        most = min(most, BATCH - self._ahead(peer))
         try:
             while len(came) < most and (frames := self._lanes[peer].receive()) is not None:
                 came.append(frames)
         except EOFError:
             self._shut_lane(peer)
         for frames in came:
-            self._accept(frames)
+            self._accept(frames, Way.LANE)
         return len(came)
 
     def _pump_lane(self, peer: int) -> None:
