@@ -43,12 +43,15 @@ async def test_a_kill_before_and_after_the_first_has_ended(steps: int, last: int
     async with processes(linked) as engine:
         run = await engine.submit("r", {"x": 0}, {"steps": steps})
         seen: list[Any] = []
+
+        async def watch() -> None:
+            async for event in run.events():
+                seen.append(event.value)
+                if event.value == last:
+                    kill_worker()
+
         with pytest.raises(RequestFailed, match="worker 0 was lost") as error:
-            async with asyncio.timeout(30):
-                async for event in run.events():
-                    seen.append(event.value)
-                    if event.value == last:
-                        kill_worker()
+            await asyncio.wait_for(watch(), 30)
         assert error.value.status == 503
         assert seen == [*range(steps), *range(1000000, 1000000 + steps)][: len(seen)]  # in order, nothing twice
         assert engine.gauges()["walks"] == 0
