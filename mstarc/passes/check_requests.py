@@ -27,7 +27,7 @@ def check_requests(program: Program, report: Collector) -> None:
         _check_reached(request, Ranges(program), report)
         _check_results(request, names, report)
         _check_takes(request, names, report)
-    _check_called(program, names, report)
+    _check_called(program, report)
     _check_ops(program, report)
     _check_ends(program, names, report)
 
@@ -112,7 +112,7 @@ def _check_results(request: Request, names: Names, report: Collector) -> None:
             )
 
 
-def _check_called(program: Program, names: Names, report: Collector) -> None:
+def _check_called(program: Program, report: Collector) -> None:
     """MC510: a walk that no request calls."""
     called = {call.walk for request in program.requests for call in calls_of(request.body)}
     for walk in program.walks:

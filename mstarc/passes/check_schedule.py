@@ -95,7 +95,7 @@ def _report(found: Stuck | Surplus, choices: Choices, request: Request, names: N
     told = choices.told()
     notes = (f"this happens in request `{request.name}`" + (f" with {told}" if told else ""),)
     if isinstance(found, Stuck):
-        _report_stuck(found, notes, names, report)
+        _report_stuck(found, notes, report)
     elif found.kind == "next":
         stream = names.streams[found.stream]
         report.report(
@@ -120,7 +120,7 @@ def _report(found: Stuck | Surplus, choices: Choices, request: Request, names: N
         )
 
 
-def _report_stuck(found: Stuck, notes: tuple[str, ...], names: Names, report: Collector) -> None:
+def _report_stuck(found: Stuck, notes: tuple[str, ...], report: Collector) -> None:
     """The waits as a path from arm to arm, with what each stream holds."""
     full = [w for w in found.waits if w.what == "room"]
     first = (full or list(found.waits))[0]

@@ -42,7 +42,7 @@ async def complete(service: Service, client: Client, body: dict[str, Any], start
     async with AsyncExitStack() as stack:
         try:
             run = await stack.enter_async_context(
-                service.run(client, surface.entry.name, inputs, params(asked, surface), wants, asked.seed)
+                service.run(client, surface.entry.name, inputs, params(asked), wants, asked.seed)
             )
         except BadRequest as refusal:
             raise _renamed(refusal, asked) from None
@@ -84,7 +84,7 @@ def check(service: Service, surface: Surface, asked: ChatRequest) -> None:
         raise BadRequest(f"`max_completion_tokens` is not a parameter of `{model}`", "max_completion_tokens")
 
 
-def params(asked: ChatRequest, surface: Surface) -> dict[str, Any]:
+def params(asked: ChatRequest) -> dict[str, Any]:
     """The model's params that the client set."""
     found = {name: getattr(asked, name) for name in MODEL_PARAMS if getattr(asked, name) is not None}
     if asked.max_completion_tokens is not None:
