@@ -272,7 +272,7 @@ async def test_a_lost_rank_fails_all_that_was_started(tmp_path: Path) -> None:
     async with serving(tmp_path) as (engine, cluster):
         run = await engine.submit("pair", {"start": 0}, {"steps": 100000})
         await anext(run.events())
-        ready = engine._ready[0]
+        ready = engine.ranks.up[0]
         engine._on_lost(0, "killed")
         with pytest.raises(RequestFailed, match="worker 0 was lost: killed") as error:
             await outputs(run)

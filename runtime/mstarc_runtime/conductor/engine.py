@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from mstarc_runtime.abi.linked import Linked, WalkLink
 from mstarc_runtime.abi.messages import (
-    ABI,
     CloseStream,
     Emitted,
     Fatal,
@@ -42,6 +41,7 @@ from mstarc_runtime.checkpoints import Externs
 from mstarc_runtime.conductor.admission import Needs, check_limits, dry_run
 from mstarc_runtime.conductor.calls import Calls, WalkCall
 from mstarc_runtime.conductor.params import check_inputs, check_params
+from mstarc_runtime.conductor.ranks import Ranks
 from mstarc_runtime.conductor.requests import Event, RequestRun, run_program
 from mstarc_runtime.conductor.room import Room
 from mstarc_runtime.conductor.threads import Threads
@@ -51,7 +51,6 @@ from mstarc_runtime.program import ConductorProgram, plain
 log = logging.getLogger("mstarc.conductor")
 
 DEADLINE_S = 600.0
-START_TRIES = 3  # deaths in a row of a rank that has never been ready: then the start is given up
 NO_SCOPE = 0  # of walks outside any `together`: their streams have one end only
 
 
@@ -89,16 +88,12 @@ class Engine:
         self._walks = Calls()
         self._numbers = itertools.count(1)
         self._scopes = itertools.count(1)
-        self._ready: dict[int, Ready] = {}
-        self._ready_event = asyncio.Event()
-        self._fatal = ""
+        self.ranks = Ranks(linked.ranks)
         self._stopping = False
-        self._stillborn: dict[int, int] = {}  # rank -> deaths before its first `Ready`
-        self._seen_ready: set[int] = set()
         self._limits = {context.name: context.max for context in linked.contexts}
         self._walk_links = {walk.name: walk for walk in linked.walks}
         self._streams = {stream.name: stream for stream in linked.streams}
-        self._room = Room(linked, self._ready, lambda: self.ready)
+        self._room = Room(linked, self.ranks.up, lambda: self.ready)
         self._threads = Threads(2, "extern")
         self._progress: Callable[[Loading], None] | None = None
 
@@ -113,13 +108,13 @@ class Engine:
         try:
             async with asyncio.timeout(deadline_s):
                 await self.in_thread(lambda: self.externs.warm(self.linked.externs.keys() - walks - cuts))
-                await self._ready_event.wait()
+                await self.ranks.decided()
         except TimeoutError:
-            missing = [rank.rank for rank in self.linked.ranks if rank.rank not in self._ready]
+            missing = [link.rank for link in self.ranks.missing()]
             what = f"ranks {missing} were" if missing else "the externs of the conductor were"
             raise Unavailable(f"{what} not ready after {deadline_s:g} s") from None
-        if self._fatal:
-            raise Unavailable(self._fatal)
+        if self.ranks.fatal:
+            raise Unavailable(self.ranks.fatal)
 
     async def stop(self) -> None:
         """Cancel what runs, stop the ranks. Idempotent."""
@@ -138,20 +133,11 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether every rank is up with its weights loaded."""
-        return len(self._ready) == len(self.linked.ranks) and not self._fatal and not self._stopping
+        return self.ranks.all_up and not self._stopping
 
     def why_not_ready(self) -> str:
         """What is missing for `ready`, in words; "" if nothing is."""
-        if self._stopping:
-            return "the server is shutting down"
-        if self._fatal:
-            return self._fatal
-        missing = [
-            f"rank {link.rank}" + (f" ({link.label})" if link.label else "")
-            for link in self.linked.ranks
-            if link.rank not in self._ready
-        ]
-        return f"not up: {', '.join(missing)}" if missing else ""
+        return "the server is shutting down" if self._stopping else self.ranks.why_not()
 
     def gauges(self) -> dict[str, float]:
         """What the conductor itself holds; all return to zero when nothing runs."""
@@ -256,7 +242,7 @@ class Engine:
         """Tell every rank that the request is over; its pages count as used until each has answered."""
         self.running.pop(run.number, None)
         self._walks.forget(run)
-        ranks = {rank for rank in run.ranks if rank in self._ready}
+        ranks = {rank for rank in run.ranks if rank in self.ranks.up}
         self._freeing[run.number] = (run, ranks)
         for rank in ranks:
             self.cluster.send(rank, Finish(run.number))
@@ -295,7 +281,7 @@ class Engine:
     ) -> WalkCall:
         """Have one walk run on its rank: at once, or when `after`, which was sent to that rank, has ended. Raises RequestFailed."""
         rank = self.rank_of(name)
-        if rank not in self._ready:
+        if rank not in self.ranks.up:
             raise RequestFailed(f"rank {rank} is not running", 503)
         self._open(run, rank)
         if scope == NO_SCOPE:
@@ -310,7 +296,7 @@ class Engine:
 
     def _open(self, run: RequestRun, rank: int) -> None:
         """Make the request known on a rank, once."""
-        if rank in run.ranks or rank not in self._ready:
+        if rank in run.ranks or rank not in self.ranks.up:
             return
         run.ranks.add(rank)
         self.cluster.send(rank, Open(run.number, vars(run.params), self._host(run), run.seed, sorted(run.off)))
@@ -351,7 +337,7 @@ class Engine:
         self._end_streams(run, scope, sends, takes)
 
     def _tell(self, run: RequestRun, rank: int, message: Message) -> None:
-        if rank in self._ready:
+        if rank in self.ranks.up:
             self._open(run, rank)
             self.cluster.send(rank, message)
 
@@ -382,10 +368,10 @@ class Engine:
                 if self._progress is not None:
                     self._progress(message)
             case Ready():
-                self._on_ready(rank, message)
+                if self.ranks.add(rank, message):
+                    self._room.advance()
             case Fatal(text=text):
-                self._fatal = self._fatal or f"rank {rank}: {text}"
-                self._ready_event.set()
+                self.ranks.give_up(f"rank {rank}: {text}")
             case _:
                 log.error("rank %d sent %s, which a conductor does not take", rank, type(message).__name__)
 
@@ -393,30 +379,13 @@ class Engine:
         """A request that runs or is being freed."""
         return self.running.get(number) or (self._freeing[number][0] if number in self._freeing else None)
 
-    def _on_ready(self, rank: int, message: Ready) -> None:
-        if message.abi != ABI:
-            self._fatal = f"rank {rank} speaks ABI {message.abi}, the conductor {ABI}"
-        self._ready[rank] = message
-        self._seen_ready.add(rank)
-        if len(self._ready) == len(self.linked.ranks):
-            self._ready_event.set()
-            self._room.advance()
-
     def _on_lost(self, rank: int, why: str) -> None:
         """A rank died: fail what runs there at once; the cluster restarts it, and `ready` is false until then."""
         if self._stopping:
             return
         log.error("rank %d was lost: %s", rank, why)
-        self._ready.pop(rank, None)
+        self.ranks.lose(rank, why)
         self.worker_gauges.pop(rank, None)
-        if rank not in self._seen_ready:
-            self._stillborn[rank] = self._stillborn.get(rank, 0) + 1
-            if self._stillborn[rank] >= START_TRIES and not self._fatal:
-                self._fatal = f"rank {rank} died {START_TRIES} times while it was starting; at last {why}"
-        if self._fatal:
-            self._ready_event.set()  # nobody waits for what will not come
-        else:
-            self._ready_event.clear()
         self.counters["restarts"] += 1
         for run in list(self.running.values()):
             if rank in run.ranks:
