@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from mstarc.binding import Bound, check_binding, read_binding, values_given, with_config
 from mstarc.binding_file import Binding
+from mstarc.binding_sizes import check_config_sizes
 from mstarc.binding_use import check_config_use
 from mstarc.checked import Checked, find_models, joined
 from mstarc.diagnostics import rules
@@ -90,6 +91,7 @@ def _load(
         return None, bound
     if bound is not None:
         _guard("check_binding", lambda: check_binding(bound, program, report))
+        _guard("check_config_sizes", lambda: check_config_sizes(bound, program, report))
         _guard("check_config_use", lambda: check_config_use(bound, program, report))
     checked = with_config(program, bound.binding) if bound is not None else program
     if not found.failed:

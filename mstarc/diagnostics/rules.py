@@ -186,6 +186,9 @@ MC514 = Rule(
     "MC514", "never-asked", "error", "`wants` asks for an output, and `given` for an input, that a request declares"
 )
 MC513 = Rule("MC513", "no-request", "error", "a model has at least one request")
+MC517 = Rule(
+    "MC517", "cache-geometry", "error", "caches and contexts hold something, and heads share keys and values evenly"
+)
 MC516 = Rule("MC516", "never-reached", "warning", "each branch of a request program is taken by some request")
 MC515 = Rule("MC515", "op-never-called", "warning", "some walk calls each op")
 
