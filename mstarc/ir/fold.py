@@ -6,7 +6,6 @@ Python's operators.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -26,6 +25,7 @@ from mstarc.ir.types import (
     ValueId,
     Var,
 )
+from mstarc_runtime.abi.formula import OPS
 from mstarc_runtime.abi.host_math import linspace, shift
 
 
@@ -62,22 +62,6 @@ class Scope(Protocol):
     def apply(self, fn: str, args: tuple[Any, ...]) -> Any:
         """The built-ins that need more than their arguments: `given wants last guide`."""
         ...
-
-
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def fold(expr: Expr, scope: Scope) -> Any:
@@ -138,7 +122,7 @@ def _binary(expr: Binary, scope: Scope) -> Any:
         return a & b if op == "and" else a | b
     b = fold(right, scope)
     try:
-        return _BINARY[op](a, b)
+        return OPS[op](a, b)
     except ZeroDivisionError:
         raise FoldError(f"`{a} {op} {b}` divides by zero") from None
     except TypeError:
