@@ -3,8 +3,6 @@ by the outputs that they list."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ from mstarc_runtime.models.pi05.robot import normalise, prompt_text, state_bins,
 from mstarc_runtime.models.pi05.vision import Vision
 from mstarc_runtime.verify.golden import Case, Golden, UnusableFolder
 from mstarc_runtime.verify.report import Report
-from mstarc_runtime.verify.setup import Item, Setup
+from mstarc_runtime.verify.setup import Item, Setup, items_of
 
 NEAR, ACTIONS, PIXEL = 1e-4, 3e-4, 1e-5  # PIXEL is absolute
 HIDDEN = OpSpec("llm.hidden", params=("packed",), attend="full", positions="seq")
@@ -35,13 +33,7 @@ def plan(golden: Golden, setup: Setup) -> list[Item]:
         "normalized_state": parts.prompt,
         "pixels_0": parts.image,
     }
-    found = []
-    for case in golden.listed():
-        known = next((runs[role] for role in case.outputs if role in runs), None)
-        if known is None:
-            raise UnusableFolder(f"case `{case.name}` gives none of {', '.join(runs)}")
-        found.append(Item(case.name, partial(known, case)))
-    return found
+    return items_of(golden, runs)
 
 
 def entries(context: Context, layer: int = -1) -> tuple[Tensor, Tensor]:

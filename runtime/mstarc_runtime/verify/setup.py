@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from mstarc_runtime.cache.pool import PAGE_SIZE, PAGE_SIZE_GPU, Geometry, PagedPool
 from mstarc_runtime.engines.component import Checkpoint
 from mstarc_runtime.engines.transformer import TransformerEngine
+from mstarc_runtime.verify.golden import Case, Golden, UnusableFolder
 from mstarc_runtime.verify.report import Report
 
 ENTRIES = 8192  # of a cache
@@ -52,3 +54,14 @@ class Item:
 
     name: str
     run: Callable[[Report], None]
+
+
+def items_of(golden: Golden, runs: Mapping[str, Callable[[Case, Report], None]]) -> list[Item]:
+    """The cases that a folder lists, each with what checks it. runs: by an output that a case may give. Raises UnusableFolder."""
+    found = []
+    for case in golden.listed():
+        known = next((runs[role] for role in case.outputs if role in runs), None)
+        if known is None:
+            raise UnusableFolder(f"case `{case.name}` gives none of {', '.join(runs)}")
+        found.append(Item(case.name, partial(known, case)))
+    return found

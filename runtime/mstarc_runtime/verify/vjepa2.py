@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from mstarc_runtime.models.vjepa2.components import Encoder, MaskedPredictor
 from mstarc_runtime.models.vjepa2.host import VideoHost
 from mstarc_runtime.models.vjepa2.nets import pick
-from mstarc_runtime.verify.golden import Case, Golden, UnusableFolder
+from mstarc_runtime.verify.golden import Case, Golden
 from mstarc_runtime.verify.report import Report
-from mstarc_runtime.verify.setup import Item, Setup
+from mstarc_runtime.verify.setup import Item, Setup, items_of
 
 STEP, LATER = 1e-4, 3e-4  # the first step of a rollout, and those after it
 
@@ -21,13 +19,7 @@ def plan(golden: Golden, setup: Setup) -> list[Item]:
     """The cases of a folder."""
     parts = _Parts(golden, setup)
     runs = {"last_hidden_state": parts.encode, "predictor_output": parts.predict, "predicted": parts.rollout}
-    found = []
-    for case in golden.listed():
-        known = next((runs[role] for role in case.outputs if role in runs), None)
-        if known is None:
-            raise UnusableFolder(f"case `{case.name}` gives none of {', '.join(runs)}")
-        found.append(Item(case.name, partial(known, case)))
-    return found
+    return items_of(golden, runs)
 
 
 class _Parts:
