@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -347,11 +348,13 @@ def test_smollm2_greedy_ids_equal_transformers_alone_and_together() -> None:
 
 @pytest.mark.weights
 @pytest.mark.slow
-def test_smollm2_tensors_equal_those_of_the_loader_of_transformers() -> None:
+def test_smollm2_tensors_equal_those_of_the_loader_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves dequantisation, names and row order: every tensor of transformers' own GGUF loader, bit for bit."""
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    # that loader asks for the table of names again for every module
+    monkeypatch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
     checkpoint = smollm2()
     facts, prepared = gguf_load(Checkpoint(path=checkpoint.path, digest=checkpoint.digest))
     with torch.device("meta"):
