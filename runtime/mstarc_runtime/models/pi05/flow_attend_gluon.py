@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma
 
-from mstarc_runtime.models.pi05.flow_ring_gluon import CHUNK, LINEAR, ROWS, STEP, folded, fragments, there, used
+from mstarc_runtime.models.pi05.flow_ring_gluon import CHUNK, LINEAR, ROWS, STEP, folded, fragments, kept, there, used
 
 BLOCK = gl.constexpr(64)  # entries of a task
 JOINED = gl.constexpr(16)  # blocks that are joined at once
@@ -24,8 +24,8 @@ def _own_rows(own, base, entries, rows, DIM: gl.constexpr):
     spread: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     row = base + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, spread)) - entries
     dim = gl.arange(0, 128, layout=gl.SliceLayout(0, spread))
-    kept = ((row >= 0) & (row < rows))[:, None]
-    return gl.load(own + row[:, None] * DIM + dim[None, :], mask=kept, other=0.0, cache_modifier=".cg")
+    among = ((row >= 0) & (row < rows))[:, None]
+    return gl.load(own + row[:, None] * DIM + dim[None, :], mask=among, other=0.0, cache_modifier=".cg")
 
 
 @gluon.jit
@@ -37,6 +37,18 @@ def _complete(ring, at, fresh, base, entries):
 
 
 @gluon.jit
+def _scores(ring, at, one, two, halves: gl.constexpr):
+    """Queries, 128 dims and 128 more if there are two `halves`, by the keys of as many slots."""
+    scores = gl.zeros([ROWS, BLOCK], gl.float32, layout=SCORES)
+    scores = warpgroup_mma(one, ring.wide.index(there(ring, at)).permute([1, 0]), scores)
+    used(ring, at)
+    if halves == 2:
+        scores = warpgroup_mma(two, ring.wide.index(there(ring, at + 1)).permute([1, 0]), scores)
+        used(ring, at + 1)
+    return scores
+
+
+@gluon.jit
 def attended(
     task, ring, at, queries, own, part, weight, entries, rows, scale, blocks,
     HEADS: gl.constexpr, GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr,
@@ -45,7 +57,6 @@ def attended(
     halves: gl.constexpr = DIM // 128
     head, block = task % HEADS, task // HEADS
     kv_head = head // GROUP
-    scores = gl.zeros([ROWS, BLOCK], gl.float32, layout=SCORES)
     asking = queries + head * (DIM // 16) * STEP
     one = fragments(asking, rows, CHUNK, SCORES)
     two = one
@@ -54,24 +65,25 @@ def attended(
     base = block * BLOCK
     if base + BLOCK > entries:
         keys, values = own + kv_head * ROWS * DIM, own + (KV_HEADS + kv_head) * ROWS * DIM
-        fresh_keys, fresh_values = (
-            _own_rows(keys, base, entries, rows, DIM),
-            _own_rows(values, base, entries, rows, DIM),
-        )
+        fresh_keys = _own_rows(keys, base, entries, rows, DIM)
+        fresh_values = _own_rows(values, base, entries, rows, DIM)
+        more_keys, more_values = fresh_keys, fresh_values
         if halves == 2:
             more_keys = _own_rows(keys + 128, base, entries, rows, DIM)
             more_values = _own_rows(values + 128, base, entries, rows, DIM)
-            _complete(ring, at + 1, more_keys, base, entries)
-            _complete(ring, at + 3, more_values, base, entries)
         _complete(ring, at, fresh_keys, base, entries)
-        _complete(ring, at + halves, fresh_values, base, entries)
+        if halves == 2:
+            _complete(ring, at + 1, more_keys, base, entries)
         fence_async_shared()
         gl.thread_barrier()
-    for half in gl.static_range(halves):
-        slot = there(ring, at + half)
-        scores = warpgroup_mma(one, ring.wide.index(slot).permute([1, 0]), scores)
-        used(ring, at + half)
-        one = two
+        scores = _scores(ring, at, one, two, halves)
+        _complete(ring, at + halves, fresh_values, base, entries)
+        if halves == 2:
+            _complete(ring, at + 3, more_values, base, entries)
+        fence_async_shared()
+        gl.thread_barrier()
+    else:
+        scores = _scores(ring, at, one, two, halves)
     entry = base + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))
     scores = gl.where((entry < entries + rows)[None, :], scores * scale, float("-inf"))
     top = gl.max(scores, 1)
@@ -88,36 +100,34 @@ def attended(
         none = gl.zeros([ROWS, 128], gl.float32, layout=MIXED)
         mixed = warpgroup_mma(share, ring.wide.index(slot), none) * inverse[:, None]
         used(ring, at + halves + half)
-        to = part + (place * (DIM // 16) + half * CHUNK) * STEP + gl.arange(0, CHUNK * STEP, layout=LINEAR)
-        gl.store(to, folded(mixed.to(part.dtype.element_ty), CHUNK))
+        spot = gl.arange(0, CHUNK * STEP, layout=LINEAR)
+        to = part + (place * (DIM // 16) + half * CHUNK) * STEP + spot
+        gl.store(to, folded(mixed.to(part.dtype.element_ty), CHUNK), mask=kept(spot, rows))
 
 
 @gluon.jit
-def joined(task, part, weight, mixed, blocks, DIM: gl.constexpr):
+def joined(task, part, weight, mixed, rows, blocks, DIM: gl.constexpr):
     """16 dims of a head's rows: the shares of all blocks -> their mix."""
     head, step = task // (DIM // 16), task % (DIM // 16)
     listed: gl.constexpr = gl.BlockedLayout([JOINED // 2, 1], [2, 16], [1, 4], [0, 1])
     spread: gl.constexpr = gl.BlockedLayout([JOINED, 8], [1, 32], [1, 4], [1, 0])
     board = gl.allocate_shared_memory(gl.float32, [JOINED, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    block, row = (
-        gl.arange(0, JOINED, layout=gl.SliceLayout(1, listed)),
-        gl.arange(0, ROWS, layout=gl.SliceLayout(0, listed)),
-    )
-    of, at = (
-        gl.arange(0, JOINED, layout=gl.SliceLayout(1, spread)),
-        gl.arange(0, STEP, layout=gl.SliceLayout(0, spread)),
-    )
+    block = gl.arange(0, JOINED, layout=gl.SliceLayout(1, listed))
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, listed))
+    of = gl.arange(0, JOINED, layout=gl.SliceLayout(1, spread))
+    at = gl.arange(0, STEP, layout=gl.SliceLayout(0, spread))
     layout: gl.constexpr = _shares(gl.zeros([JOINED, STEP], gl.float32, layout=spread)).type.layout
     top = gl.full([ROWS], float("-inf"), gl.float32, layout=gl.SliceLayout(0, listed))
     total = gl.zeros([ROWS], gl.float32, layout=gl.SliceLayout(0, listed))
     sums = gl.zeros([ROWS, 16], gl.float32, layout=gl.SliceLayout(0, layout))
     for first in range(0, blocks, JOINED):
         place = weight + (head * blocks + first + block)[:, None] * (2 * ROWS) + row[None, :]
-        kept = (first + block < blocks)[:, None]
-        tops = gl.load(place, mask=kept, other=float("-inf"), cache_modifier=".cg")
-        totals = gl.load(place + ROWS, mask=kept, other=0.0, cache_modifier=".cg")
+        seen = (first + block < blocks)[:, None]
+        tops = gl.load(place, mask=seen, other=float("-inf"), cache_modifier=".cg")
+        totals = gl.load(place + ROWS, mask=seen, other=0.0, cache_modifier=".cg")
         place = part + ((head * blocks + first + of) * (DIM // 16) + step)[:, None] * STEP + at[None, :]
-        some = gl.load(place, mask=(first + of < blocks)[:, None], other=0.0, cache_modifier=".cg")
+        seen = (first + of < blocks)[:, None] & kept(at, rows)[None, :]
+        some = gl.load(place, mask=seen, other=0.0, cache_modifier=".cg")
         higher = gl.maximum(top, gl.max(tops, 0))
         shrink = gl.exp2(top - higher)
         factors = totals * gl.exp2(tops - higher[None, :])

@@ -68,7 +68,7 @@ def step(
     def folded_rows(columns: int) -> Tensor:
         return made(ROWS.value, columns, dtype=expert.dtype)
 
-    arrived, counter = torch.zeros(2, max(32, width // TILE.value), dtype=torch.int32, device=device)
+    counter = torch.zeros(1, dtype=torch.int32, device=device)
     velocities = made(1, rows, count)
     flow_step[(programs(device),)](
         actions, expert.action_in, expert.action_in_bias, expert.action_out, expert.action_out_bias, velocities, timed.maps, timed.slot,
@@ -76,7 +76,7 @@ def step(
         TensorDescriptor.from_tensor(held.data.view(-1, dim), [BLOCK.value, 64], SWIZZLED.value), held.table, held.length, held.active,
         made(rows, width), folded_rows(width), made(rows, width // TILE.value), folded_rows(heads * dim), folded_rows(twice * dim),
         folded_rows(heads * dim), folded_rows(expert.ffn), made(PARTS.value * ROWS.value, width), folded_rows(heads * most * dim),
-        made(heads * most, 2, ROWS.value), arrived, counter, dim**-0.5 * LOG2_E, expert.eps, rows,
+        made(heads * most, 2, ROWS.value), counter, dim**-0.5 * LOG2_E, expert.eps, rows,
         layers, slots, timed.maps.stride(0), timed.qkv_bias.stride(0), timed.gate_bias.stride(0), ACTIONS=count, WIDTH=width,
         FFN=expert.ffn, HEADS=heads, GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, PAGE=held.page_size,
         PROGRAMS=programs(device), num_warps=4, launch_cooperative_grid=True,

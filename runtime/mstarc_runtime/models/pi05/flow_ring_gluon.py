@@ -136,9 +136,14 @@ def fetch_page(ring, at, paged, row, fills):
 def fragments(source, rows, STEPS: gl.constexpr, product: gl.constexpr):
     """Fragments as the left operand [ROWS, 16 · STEPS] of `product`. Not loaded: rows of threads that have none below `rows`."""
     at = gl.arange(0, STEP * STEPS, layout=LINEAR)
-    kept = at // 256 % 4 * 16 + at // 32 % 8 < rows
-    some = gl.load(source + at, mask=kept, cache_modifier=".cg")
+    some = gl.load(source + at, mask=kept(at, rows), cache_modifier=".cg")
     return gl.convert_layout(unfolded(some, STEPS), gl.DotOperandLayout(0, product, 2))
+
+
+@gluon.jit
+def kept(at, rows):
+    """Which numbers of fragments, at places `at`, are of threads that have a row below `rows`."""
+    return at // 256 % 4 * 16 + at // 32 % 8 < rows
 
 
 @gluon.jit
