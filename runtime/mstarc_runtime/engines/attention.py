@@ -18,9 +18,8 @@ from torch import Tensor
 from mstarc_runtime.cache.contexts import Context
 from mstarc_runtime.cache.pool import PagedPool
 
-IN_PLACE_MIN = (
-    160  # entries from which reading in place beats a shared gather (measured on a CPU: a kernel costs 35 µs there)
-)
+# entries from which reading in place beats a shared gather, measured on a CPU, where a kernel costs 35 µs
+IN_PLACE_MIN = 160
 BATCH_ROWS_MAX = 8  # requests with more rows each are big enough to go alone
 PAD_SLACK = 64  # entries of padding that are cheaper than another kernel
 

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from mstarc_runtime.transport.wire import Frame
 
 LANE_MAX = 1 << 15  # bytes of a message with its head; a longer one gains nothing here
-_BUFFER = (
-    1 << 17
-)  # bytes on their way, of which the system counts 1/2 to 3/4 KiB for a message itself: some hundred, on any host
+# bytes on their way, of which the system counts 1/2 to 3/4 KiB for a message itself: some hundred messages, on any host
+_BUFFER = 1 << 17
 _COUNT = struct.Struct("<H")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 
 class Way(IntEnum):
+    """How a message came: through ZeroMQ's queues, or by a lane."""
+
     QUEUE = 0
     LANE = 1
 

@@ -25,9 +25,8 @@ log = logging.getLogger("mstarc.worker")
 
 STATS_S = 1.0
 IDLE_S = 0.5  # the longest sleep of an idle worker: a message wakes it at once
-UNHURRIED_S = (
-    0.002  # how long a message may wait that no request waits for: the conductor is likely to be at the next one
-)
+# how long a message may wait that no request waits for: the conductor is likely to be at the next one
+UNHURRIED_S = 0.002
 
 
 class Worker:

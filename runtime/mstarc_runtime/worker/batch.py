@@ -40,9 +40,8 @@ class Row:
         self.collected: dict[str, list[Any]] = {}
         self.error: BaseException | None = None
         self.parked = False  # a stream will wake the loop for this row
-        self.head: dict[str, int] | None = (
-            None  # if a device loop did that of the present iteration: items sent, by stream
-        )
+        # items by stream that a device loop sent in the head of the present iteration; None if it did not do it
+        self.head: dict[str, int] | None = None
 
     @property
     def session(self) -> Session:

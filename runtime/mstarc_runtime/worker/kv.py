@@ -38,9 +38,8 @@ DTYPES = {
 }  # fmt: skip
 POOL_BYTES = 2 << 30  # the most one pool takes on a host
 POOL_SHARE = 0.25  # of the memory that is free at start-up, for all pools of a rank together
-SWAP_SHARE = (
-    0.25  # of the host's memory that is free at start-up, for pages of full pools; no pool takes more than its size
-)
+# of the host's memory that is free at start-up, for pages of full pools; no pool takes more than its size
+SWAP_SHARE = 0.25
 POOL_SHARE_GPU = 0.8  # of what the weights left on a GPU, for all pools of its ranks together; the rest is for activations and graphs
 
 
