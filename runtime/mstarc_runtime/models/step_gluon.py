@@ -27,6 +27,7 @@ from mstarc_runtime.models.step_products import IN, Products
 STAGES_MIN = 4
 SHARED = 227 << 10  # bytes that the programs of a multiprocessor share
 ATTENTION = 36 << 10  # of them for a program of attention
+SHARES_STAGES = 3
 
 
 @gluon.jit
@@ -281,12 +282,17 @@ def runs_on(weight: Tensor) -> bool:
     return torch.cuda.get_device_capability(weight.device)[0] == 9
 
 
-def _options(weight: Tensor, rows: int, attention: bool) -> dict[str, Any]:
-    """The ring is as long as there is room for in two programs, and one of attention if that follows."""
+def _options(kernel: Any, weight: Tensor, rows: int) -> dict[str, Any]:
+    """The ring is as long as there is room for in two programs, and beside them in a program of the next kernel where that waits for more
+    than memory: attention, or while shares of it are read the gated product."""
     padded = max(8, triton.next_power_of_2(rows))
-    room = (SHARED - ATTENTION if attention else SHARED) // 2 - 1024
-    stages = min(weight.shape[1] // IN, max(STAGES_MIN, room // ((64 + padded) * IN * 2)))
-    return {"ROWS": padded, "STAGES": stages, "num_warps": 4, **early(weight.device)}
+    stage = (64 + padded) * IN * 2
+    stages = max(STAGES_MIN, (SHARED // 2 - 1024) // stage)
+    if kernel is _parts_product:
+        stages = max(STAGES_MIN, ((SHARED - ATTENTION) // 2 - 1024) // stage)
+    elif kernel is _add_shares_product:
+        stages = SHARES_STAGES
+    return {"ROWS": padded, "STAGES": min(weight.shape[1] // IN, stages), "num_warps": 4, **early(weight.device)}
 
 
 PRODUCTS = Products(_parts_product, _gated_product, _add_product, _options, _add_shares_product)

@@ -36,13 +36,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The kernels of the three products, and what `options` they ask for beyond their arguments: by weight [outs, ins], rows, and whether
-    attention follows, which starts beside them."""
+    """The kernels of the three products, and what `options` they ask for beyond their arguments, by kernel, weight [outs, ins] and rows."""
 
     parts_kernel: Any
     gated_kernel: Any
     add_kernel: Any
-    options: Callable[[Tensor, int, bool], dict[str, Any]]
+    options: Callable[[Any, Tensor, int], dict[str, Any]]
     shares_kernel: Any = None  # `add_product` of shares of attention
 
     def parts_product(self, stream: Stream, weight: Tensor, eps: float, parts: int) -> Tensor:
@@ -51,7 +50,7 @@ class Products:
         out = f32(weight, parts, rows, outs)
         self.parts_kernel[(outs // OUT * parts,)](
             stream.scaled, weight, stream.squares, out, rows, eps,
-            PARTS=parts, **_tiles(stream), **_sizes(weight), **self.options(weight, rows, True),
+            PARTS=parts, **_tiles(stream), **_sizes(weight), **self.options(self.parts_kernel, weight, rows),
         )  # fmt: skip
         return out
 
@@ -61,7 +60,7 @@ class Products:
         out = weight.new_empty(rows, outs // 2)
         self.gated_kernel[(outs // OUT,)](
             stream.scaled, weight, stream.squares, out, rows, eps,
-            **_tiles(stream), **_sizes(weight), **self.options(weight, rows, False),
+            **_tiles(stream), **_sizes(weight), **self.options(self.gated_kernel, weight, rows),
         )  # fmt: skip
         return out
 
@@ -76,12 +75,13 @@ class Products:
         rows, outs, tiles = len(stream.residual), len(weight), len(weight) // OUT
         after = Stream(stream.residual, weight.new_empty(rows, outs), f32(weight, rows, tiles))
         into = (stream.residual, norm, after.scaled, after.squares, f32(weight, parts, rows, outs), arrived)
-        launched = {"PARTS": parts, **_sizes(weight), **self.options(weight, rows, False)}
+        kernel = self.add_kernel if isinstance(x, Tensor) else self.shares_kernel
+        launched = {"PARTS": parts, **_sizes(weight), **self.options(kernel, weight, rows)}
         if isinstance(x, Tensor):
-            self.add_kernel[(tiles * parts,)](x, weight, *into, rows, **launched)
+            kernel[(tiles * parts,)](x, weight, *into, rows, **launched)
         else:
             splits = x.tops.shape[-1]
-            self.shares_kernel[(tiles * parts,)](x.mixed, x.tops, x.totals, weight, *into, SPLITS=splits, **launched)
+            kernel[(tiles * parts,)](x.mixed, x.tops, x.totals, weight, *into, SPLITS=splits, **launched)
         return after
 
 

@@ -163,7 +163,7 @@ def begin(
     return stream, cos, sin
 
 
-def _options(weight: Tensor, rows: int, attention: bool) -> dict[str, Any]:
+def _options(kernel: Any, weight: Tensor, rows: int) -> dict[str, Any]:
     exact = weight.dtype == torch.float32
     precision, stages = ("ieee", 2) if exact else ("tf32", 4)
     padded = max(16, triton.next_power_of_2(rows))
