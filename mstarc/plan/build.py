@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from msgspec import to_builtins
 
 from mstarc import __version__
 from mstarc.binding_file import Binding
-from mstarc.ir.core import CallWalk, Extern, Invoke, Loop, Program, Request, Walk
+from mstarc.ir.core import CallWalk, Extern, ForParts, Invoke, Loop, Program, Request, Walk
 from mstarc.ir.declarations import OpAttrs, OpDecl, Port, Stream
 from mstarc.ir.text import print_expr, print_type, print_walk
-from mstarc.ir.types import Expr, Var
+from mstarc.ir.types import Expr, Struct, Var
 from mstarc.ir.visit import every_op
 from mstarc.passes.effects import Effect, Names, effects_of
 from mstarc.passes.form_regions import Region, form_regions
@@ -97,7 +98,18 @@ def build_plan(program: Program, binding: Binding, spec: SpecPlan, source: Sourc
         fusions=[_fusion(fusion) for fusion in vertical_of(program)],
         requests=[_request(r, source, chains) for r in program.requests],
         extern_results={e.name: [_port(port) for port in e.results] for e in program.externs},
+        parts={kind.name: print_type(replace(kind, optional=False)) for kind in _structs(program)},
     )
+
+
+def _structs(program: Program) -> Iterator[Struct]:
+    """The declared types of values: of params of walks, of `case`s and of externs."""
+    kinds = [value.type for walk in program.walks for value in walk.params]
+    kinds += [port.type for extern in program.externs for port in (*extern.params, *extern.results)]
+    for request in program.requests:
+        loops = (op for op in every_op(request.body) if isinstance(op, ForParts))
+        kinds += [case.item.type for loop in loops for case in loop.cases if case.item is not None]
+    return (kind for kind in kinds if isinstance(kind, Struct))
 
 
 def _text(expr: Expr | None) -> str:

@@ -165,7 +165,8 @@ class _Linker:
             loops=link_loops(plan, self.placement, layouts, DefaultScope(plan, self.overrides)),
             externs=plan.binding.externs,
             extern_results={
-                name: [link_host_port(port, scope) for port in ports] for name, ports in plan.extern_results.items()
+                name: [link_host_port(port, scope, plan.parts) for port in ports]
+                for name, ports in plan.extern_results.items()
             },
             checkpoints=[
                 CheckpointLink(name=name, **given) for name, given in sorted(plan.binding.checkpoints.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mstarc.ir.fold import ID_LISTS, FoldError, flat_ids, fold
@@ -67,23 +68,29 @@ def _port(port: PortPlan, scope: ConfigScope) -> PortLink:
     return PortLink(name=port.name, dtype=kind.dtype, dims=[_length(dim, scope) for dim in kind.dims])
 
 
-def link_host_port(port: PortPlan, scope: ConfigScope) -> PortLink:
-    """A result of an extern."""
-    return _host_port(port.name, parse_type(port.type), scope)
+def link_host_port(port: PortPlan, scope: ConfigScope, parts: Mapping[str, str]) -> PortLink:
+    """A result of an extern. parts: the declared types by name."""
+    return _host_port(port.name, parse_type(port.type), scope, {name: parse_type(text) for name, text in parts.items()})
 
 
-def _host_port(name: str, kind: Type, scope: ConfigScope) -> PortLink:
+def _host_port(name: str, kind: Type, scope: ConfigScope, parts: Mapping[str, Type]) -> PortLink:
     optional = getattr(kind, "optional", False)
     match kind:
         case Tensor(dtype, dims):
             return PortLink(name=name, dtype=dtype, dims=[_host_length(dim, scope) for dim in dims], optional=optional)
         case Scalar(scalar):
             return PortLink(name=name, dtype=scalar, optional=optional)
-        case Struct(_, fields):
-            inner = [_host_port(field, of, scope) for field, of in fields]
-            return PortLink(name=name, dtype="part", fields=inner, optional=optional)
-        case Parts():
-            return PortLink(name=name, dtype="list", optional=optional)
+        case Struct(part, fields):
+            inner = [_host_port(field, of, scope, parts) for field, of in fields]
+            return PortLink(name=name, dtype="part", kind=part, fields=inner, optional=optional)
+        case Parts(members):
+            held = [
+                _host_port(member, parts[member], scope, parts)
+                if member in parts
+                else PortLink(name=member, dtype="part", kind=member)
+                for member in members
+            ]
+            return PortLink(name=name, dtype="list", fields=held, optional=optional)
         case _:
             return PortLink(name=name, dtype="", optional=optional)
 

@@ -267,6 +267,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fusions: list[FusionPlan] = []
     requests: list[RequestPlan] = []
     extern_results: dict[str, list[PortPlan]] = {}  # by extern
+    parts: dict[str, str] = {}  # declared types that values have, by name
 
 
 def sha256_of(*texts: str) -> str:

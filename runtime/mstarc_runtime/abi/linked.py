@@ -16,13 +16,15 @@ from mstarc_runtime.abi.formula import Formula
 class PortLink(msgspec.Struct, frozen=True, kw_only=True):
     """One param or result of an op, or a result of an extern, as the spec declares it. dims: None where a length differs from call to call.
 
-    dtype: of an extern's result also `int`, `float`, `bool`, `text`, `bytes`, `list` (of parts), `part` (with `fields`), or "" for any.
+    dtype: of an extern's result also `int`, `float`, `bool`, `text`, `bytes`, `list` (of parts: `fields` are those that it may hold),
+    `part` (of a `kind`, with `fields`), or "" for any.
     """
 
     name: str
     dtype: str
     dims: list[int | None] = []
     optional: bool = False
+    kind: str = ""
     fields: list[PortLink] = []
 
 

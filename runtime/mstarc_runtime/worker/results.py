@@ -75,11 +75,13 @@ class ResultCheck:
         if (value is None and port.optional) or not port.dtype:
             return
         if port.dtype == "part":
-            self._check_fields(port, value)
+            self._check_part(port, value)
             return
         if port.dtype in _HOST:
             if not isinstance(value, _HOST[port.dtype]):
                 raise self._fault(port, _kind(value))
+            if port.dtype == "list":
+                self._check_items(port, value)
             return
         shape = getattr(value, "shape", None)
         if shape is None:
@@ -93,8 +95,21 @@ class ResultCheck:
             if want is not None and have != want:
                 raise self._fault(port, _told(value.dtype, shape, batch))
 
-    def _check_fields(self, port: PortLink, value: Any) -> None:
-        if not isinstance(value, Part):
+    def _check_items(self, port: PortLink, items: Any) -> None:
+        """Each is a part of a kind that the list may hold."""
+        kinds = {member.kind: member for member in port.fields}
+        for place, item in enumerate(items):
+            found = kinds.get(item.kind) if isinstance(item, Part) else None
+            if kinds and found is None:
+                what = f"{_kind(item)} as `{port.name}[{place}]`"
+                raise ComponentError(
+                    f"`{self._component}` gives {what} of `{self._op}`, whose list holds {', '.join(f'`{kind}`' for kind in kinds)}"
+                )
+            if found is not None:
+                self._check_part(replace(found, name=f"{port.name}[{place}]"), item)
+
+    def _check_part(self, port: PortLink, value: Any) -> None:
+        if not isinstance(value, Part) or (port.kind and value.kind != port.kind):
             raise self._fault(port, _kind(value))
         for field in port.fields:
             inner = replace(field, name=f"{port.name}.{field.name}")
@@ -102,7 +117,7 @@ class ResultCheck:
 
     def _fault(self, port: PortLink, found: str) -> ComponentError:
         dims = ", ".join("any" if dim is None else str(dim) for dim in port.dims)
-        wanted = f"{port.dtype}[{dims}]" if port.dims else port.dtype
+        wanted = f"{port.dtype}[{dims}]" if port.dims else f"`{port.kind}`" if port.kind else port.dtype
         return ComponentError(
             f"`{self._component}` gives {found} as `{port.name}` of `{self._op}`, which the spec declares as {wanted}"
         )
@@ -110,6 +125,8 @@ class ResultCheck:
 
 def _kind(value: Any) -> str:
     """What a value is, with the shape of an array."""
+    if isinstance(value, Part):
+        return f"a part of kind `{value.kind}`"
     shape = getattr(value, "shape", None)
     return f"a {type(value).__name__}" if not shape else _told(value.dtype, shape, 0)
 
