@@ -56,6 +56,7 @@ class Slots:
         self._host = torch.zeros(rows, pages, dtype=torch.int32)  # what the table is to hold
         self._known: dict[int, list[int]] = {}  # by slot, what was set last
         self._stale = False
+        self._ahead: dict[int, Tensor] = {}
 
     @property
     def rows(self) -> int:
@@ -69,7 +70,14 @@ class Slots:
             setattr(part, name, getattr(self, name)[:rows])
         part._known = self._known
         part._stale = False
+        part._ahead = self._ahead
         return part
+
+    def ahead(self, takes: int) -> Tensor:
+        """0, 1, ... i64 [takes]; made once, because every step asks for it."""
+        if takes not in self._ahead:
+            self._ahead[takes] = torch.arange(takes, device=self.position.device)
+        return self._ahead[takes]
 
     def put(self, slot: int, context: Context) -> None:
         """Slot `slot` becomes this context, active. Raises EngineError if its pages do not fit the table."""
@@ -138,7 +146,7 @@ class SlotsRun:
         self._written: set[int] = set()
         first = slots.position[:, None]
         seq = spec.positions == "seq" and takes > 1
-        rows = first + torch.arange(takes, device=first.device) if seq else first.expand(-1, takes)
+        rows = first + slots.ahead(takes) if seq else first.expand(-1, takes)
         self.positions = rows.reshape(-1)
 
     @cached_property

@@ -59,22 +59,6 @@ class Function:
         _done(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), self._function, ctypes.byref(shape)))
         return found.value
 
-    def launch(self, blocks: int, threads: int, argument: ctypes.Structure) -> None:
-        """On torch's current stream, all blocks at once, or LoadError."""
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-        grid = (
-            ctypes.c_uint(blocks),
-            ctypes.c_uint(1),
-            ctypes.c_uint(1),
-            ctypes.c_uint(threads),
-            ctypes.c_uint(1),
-            ctypes.c_uint(1),
-        )
-        _done(
-            _driver().cuLaunchCooperativeKernel(self._function, *grid, ctypes.c_uint(self._shared), stream, arguments)
-        )
-
     def launch_early(self, blocks: int, threads: int, argument: ctypes.Structure) -> None:
         """On torch's current stream, before the kernel before has ended (see `early_triton`), or LoadError."""
         early = ctypes.pointer(_Attribute(_STARTS_EARLY, 0, 1))

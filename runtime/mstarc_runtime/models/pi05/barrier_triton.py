@@ -6,6 +6,9 @@ wrote in it `wait`s for that first. A program must have waited for a stage befor
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 
@@ -38,3 +41,11 @@ def wait(counter, target, NATIVE: tl.constexpr):
     if NATIVE:
         tl.inline_asm_elementwise(_POLL, "=r,l,r", [counter, target], dtype=tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
+
+
+@cache
+def programs(device: torch.device) -> int:
+    """How many can run at once for certain: one on each multiprocessor; without a GPU one alone, which waits for nobody."""
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

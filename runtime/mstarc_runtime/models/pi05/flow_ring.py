@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from mstarc_runtime.engines.attend_triton import LOG2_E
+from mstarc_runtime.models.pi05.barrier_triton import programs
 from mstarc_runtime.models.pi05.flow_attend_gluon import BLOCK
 from mstarc_runtime.models.pi05.flow_ring_gluon import ROWS, SWIZZLED
 from mstarc_runtime.models.pi05.flow_step_gluon import PARTS, TILE, flow_step
-from mstarc_runtime.models.pi05.flow_step_triton import Expert, Held, Timed, programs
+from mstarc_runtime.models.pi05.flow_step_triton import Expert, Held, Timed
 
 
 @dataclass(frozen=True, slots=True)

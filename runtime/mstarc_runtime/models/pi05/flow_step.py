@@ -26,7 +26,7 @@ class FlowStep:
         self._matrices = _below(layers, net)
         self._net, self._frequencies, self._first = net, frequencies, layers[0]
         self._shifts = (
-            Shifts([layer.qkv.weight for layer in layers], 0), Shifts([layer.gate_up.weight for layer in layers], 1)
+            Shifts.of([layer.qkv.weight for layer in layers]), Shifts.of([layer.gate_up.weight for layer in layers])
         )  # fmt: skip
         self.times = Times(net.time_in, net.time_out, net.modulation, speeds, self._shifts)
         self._cuts = kernel.cuts_of(net.dtype)

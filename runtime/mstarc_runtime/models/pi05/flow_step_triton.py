@@ -24,7 +24,6 @@ columns. A task takes a tile of outputs and a part of the inputs; the last to be
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
@@ -32,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mstarc_runtime.engines.attend_triton import LOG2_E
-from mstarc_runtime.models.pi05.barrier_triton import arrive, wait
+from mstarc_runtime.models.pi05.barrier_triton import arrive, programs, wait
 from mstarc_runtime.models.pi05.flow_attend_triton import BLOCK, TILE, attended, joined, parts_of
 
 MAX_ROWS = 64  # rows of a product are one tile
@@ -410,14 +409,6 @@ def fits(device: torch.device, batch: int, horizon: int, entries: int) -> bool:
 def _parts_of(entries: int) -> int:
     """The parts of attention for a context of so many entries: its blocks, and the own rows."""
     return 1 + -(-entries // BLOCK)
-
-
-@cache
-def programs(device: torch.device) -> int:
-    """One on each multiprocessor; without a GPU one alone, which waits for nobody."""
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def places(matrices: list[Tensor]) -> Tensor:
