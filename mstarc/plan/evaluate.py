@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from mstarc.ir.core import Walk
@@ -27,7 +28,12 @@ def parse_type(text: str) -> Type:
 def walks_of(plan: Plan) -> tuple[Walk, ...]:
     """The walks of a plan as IR."""
     lines = [HEADER, f"model {plan.model}", *(line for walk in plan.walks for line in walk.body)]
-    return parse_program("\n".join(lines) + "\n").walks
+    return _parsed("\n".join(lines) + "\n")
+
+
+@lru_cache(maxsize=2)  # a link asks several times
+def _parsed(text: str) -> tuple[Walk, ...]:
+    return parse_program(text).walks
 
 
 class ConfigScope(Scope):
