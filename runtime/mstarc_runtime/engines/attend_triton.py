@@ -1,8 +1,8 @@
 """Attention over paged contexts as Triton kernels: lengths and page tables are read on the device, shapes alone fix the launch.
 
 One kernel serves decode steps (one row per request), blocks of rows (flow steps, frames) and ragged prefill; where they were measured to
-be faster, `attend_rows_triton` takes blocks of rows and `attend_frames` those of frames. A program takes one
-KV head of one request, a tile of its query rows (all query heads of the KV head, so keys are read once) and one part of its
+be faster, `attend_rows_triton` takes blocks of rows, and on Hopper `attend_frames` those of frames, `attend_prompts` prompts. A program
+takes one KV head of one request, a tile of its query rows (all query heads of the KV head, so keys are read once) and one part of its
 context: the entries are split among programs so that a small batch still fills the GPU, and `_combine` joins the parts (the
 "flash-decoding" scheme). Softmax runs online in f32, in base 2. The rows' own keys and values come by argument, never through
 memory, so the same launch can append them to the pages without a race.
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mstarc_runtime.engines import attend_frames
+from mstarc_runtime.engines import attend_frames, attend_prompts
 from mstarc_runtime.engines.attend_rows_triton import attend_rows, join_rows
 from mstarc_runtime.engines.attend_tiles_triton import append, entries_of, own_rows, own_until, part_of, rows_of, store
 
@@ -282,6 +282,11 @@ def _launch(
         return attend_frames.attend_frames(
             data, q, k, v, table, length, active, rows=rows, append=append, scale=scale * LOG2_E, programs=PROGRAMS
         )
+    if k is not None and v is not None and attend_prompts.takes(data, q, k, v, rows, page_size, scale):
+        return attend_prompts.attend_prompts(
+            data, q, k, v, table, length, active, starts,
+            rows=rows, causal=causal, append=append, scale=scale * LOG2_E, programs=PROGRAMS,
+        )  # fmt: skip
     dim_pad = max(16, triton.next_power_of_2(dim))
     tile, block, warps, stages = _blocking(rows * group, dim_pad, data.dtype)
     by_pages = data.is_contiguous() and scale > 0 and _by_pages(tile, dim, page_size, data.dtype)
