@@ -67,8 +67,7 @@ class LlamaStep:
         """One token of each slot, i64 [B] -> logits f32 [B, vocab]."""
         facts, layers, rows, products = self._facts, self._layers, len(token), self._products
         eps, dim, arrived = facts.rms_norm_eps, facts.head_dim, self._arrived
-        # then the next product joins them sooner
-        apart = products.shares_kernel is not None and rows == 1 and dim == IN
+        apart = products.takes_shares(rows, facts.num_attention_heads, dim, parts(layers[0].out.T))
         stream, cos, sin = step_triton.begin(
             token, self._embed, layers[0].norm1, run.positions, self._frequencies, self._tiles
         )

@@ -27,7 +27,7 @@ from mstarc_runtime.models.step_products import IN, Products
 STAGES_MIN = 4
 SHARED = 227 << 10  # bytes that the programs of a multiprocessor share
 ATTENTION = 36 << 10  # of them for a program of attention
-SHARES_STAGES = 3
+SHARES_STAGES = 3  # two such programs leave room for one of the gated product
 
 
 @gluon.jit

@@ -23,6 +23,7 @@ from mstarc_runtime.engines.attend_step_triton import Shares
 
 OUT, IN = 64, 128  # outputs of a tile, inputs of a block
 MAX_ROWS = 32  # with 64, every program's own copy of the rows makes the step slower than cuBLAS's
+MAX_HEADS = 8  # of a program that joins their shares: it has all of them in registers at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,17 @@ class Products:
         )  # fmt: skip
         return out
 
+    def takes_shares(self, rows: int, heads: int, head_dim: int, parts: int) -> bool:
+        """Whether `add_product`, in so many parts, can join the shares of attention itself; then they are read sooner."""
+        fits = rows == 1 and head_dim == IN and heads <= MAX_HEADS * parts
+        return self.shares_kernel is not None and fits
+
     def add_product(
         self, stream: Stream, x: Tensor | Shares, weight: Tensor, norm: Tensor, arrived: Tensor, parts: int
     ) -> Stream:
         """The stream with x [B, ins] · weight [outs, ins]^T added in place; `norm` is the weight of the norm that follows.
 
-        x may be the shares of a single row's heads, of IN numbers each, if there is a `shares_kernel`. arrived: zeros i32, one or more for
-        each tile, left as zeros.
+        x may be the shares of a single row's heads, see `takes_shares`. arrived: zeros i32, one or more for each tile, left as zeros.
         """
         rows, outs, tiles = len(stream.residual), len(weight), len(weight) // OUT
         after = Stream(stream.residual, weight.new_empty(rows, outs), f32(weight, rows, tiles))
