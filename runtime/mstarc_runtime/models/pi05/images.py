@@ -7,6 +7,7 @@ the end. Source: the public LeRobot implementation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +30,16 @@ def pixels(image: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
     height, width = image.shape[:2]
     ratio = max(width / size, height / size)
     rows, columns = max(1, int(height / ratio)), max(1, int(width / ratio))
-    small = _resized(np.asarray(image / np.float32(255) * 2 - 1, np.float32), rows, columns)
-    padded = np.full((size, size, 3), -1, np.float32)
     top, left = (size - rows) // 2, (size - columns) // 2
-    padded[top : top + rows, left : left + columns] = small
-    return np.ascontiguousarray(padded.transpose(2, 0, 1))
+    padded = np.full((3, size, size), _LOWEST, np.float32)
+    inside = padded[:, top : top + rows, left : left + columns]
+    np.multiply(_resized(image, rows, columns).transpose(2, 0, 1), np.float32(_LEVEL), out=inside)
+    inside += np.float32(_LOWEST)
+    return padded
 
 
-def _resized(image: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
-    """[H, W, 3] -> [rows, columns, 3]: bilinear between pixel centres."""
+def _resized(image: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    """[H, W, 3] -> [rows, columns, 3]: bilinear between pixel centres, in f32. What it does not change stays u8."""
     for axis, wanted in ((0, rows), (1, columns)):
         count = image.shape[axis]
         if count == wanted:
@@ -48,6 +50,9 @@ def _resized(image: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.
         )
         first = np.minimum(at.astype(np.int64), count - 1)
         share = (at - first.astype(np.float32)).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-        low, high = image.take(first, axis), image.take(np.minimum(first + 1, count - 1), axis)
-        image = low + (high - low) * share
+        low = image.take(first, axis).astype(np.float32)
+        image = image.take(np.minimum(first + 1, count - 1), axis).astype(np.float32)
+        image -= low
+        image *= share
+        image += low
     return image
