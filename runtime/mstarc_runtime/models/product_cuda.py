@@ -59,13 +59,13 @@ def gated_gelu(x: Tensor, weight: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, gelu: bool = False) -> Tensor:
     """x · weightᵀ + bias, and GELU by the tanh formula if `gelu`: by the kernel where that is faster than the library."""
-    tile = _tile(len(x), *weight.shape) if runs_on(weight) else None
+    tile = tile_of(len(x), *weight.shape) if runs_on(weight) else None
     if tile is not None:
         return product(x, weight, GELU if gelu else BIAS, tile, bias)
     return torch._addmm_activation(bias, x, weight.T, use_gelu=True) if gelu else F.linear(x, weight, bias)
 
 
-def _tile(rows: int, outs: int, ins: int) -> Tile | None:
+def tile_of(rows: int, outs: int, ins: int) -> Tile | None:
     """The tile with which a product keeps the multiprocessors busy, each of them once; None if there is too much work or too little."""
     down = -(-rows // _ROWS)
     if not 3 <= down <= _PROCESSORS:
