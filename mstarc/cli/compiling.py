@@ -23,6 +23,8 @@ def run_compile(paths: Sequence[str], output: Path | None, check: bool) -> int:
         return check_packages([Path(path) for path in paths])
     if len(paths) != 1:
         raise Failure("name one .walk file to compile" + (f", not {len(paths)}" if paths else ""), USAGE)
+    if Path(paths[0]).is_dir():
+        raise Failure(f"`{paths[0]}` is a folder; name the .walk file to compile", USAGE)
     if output is None:
         name = Path(paths[0]).stem
         raise Failure("say where the package goes", USAGE, help=f"mstarc compile {paths[0]} -o generated/{name}")

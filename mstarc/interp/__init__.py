@@ -106,7 +106,9 @@ def _entry(program: Program, name: str) -> Request:
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"`{r.name}`" for r in program.requests)
-    raise RequestRefused(f"there is no request `{name}`" if name else f"name one of the requests {names}", "request")
+    raise RequestRefused(
+        f"there is no request `{name}`; there are {names}" if name else f"name one of the requests {names}", "request"
+    )
 
 
 def _given(entry: Request, inputs: Mapping[str, Any]) -> Iterable[str]:

@@ -51,7 +51,8 @@ def request_of(program: Program, name: str) -> Request:
     if len(found) != 1:
         names = ", ".join(f"`{request.name}`" for request in program.requests)
         raise RequestRefused(
-            f"there is no request `{name}`" if name else f"name one of the requests {names}", "request"
+            f"there is no request `{name}`; there are {names}" if name else f"name one of the requests {names}",
+            "request",
         )
     return found[0]
 

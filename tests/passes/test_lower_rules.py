@@ -261,6 +261,9 @@ DECLARATIONS: list[tuple[str, str, str]] = [
     ("node b : transformer(lm) { op f(x: i64[n], y: i64[m]) { attend full } }", "MC013", "f"),
     ("node b : transformer(lm) { op f(x: i64[16]) { attend full } }", "MC013", "f"),
     ("node b : transformer(lm) { op f(x: i64, p: host i64) { attend full positions at p } }", "MC013", "f"),
+    ("node b : stateless { state n: i64 = 0.5  op f(x: i64) -> y: i64 }", "MC007", "0.5"),
+    ("node b : stateless { state n: bool = 1  op f(x: i64) -> y: i64 }", "MC007", "1"),
+    ("node b : stateless { state n: f32[2] = true  op f(x: i64) -> y: i64 }", "MC007", "true"),
     ("stream t : i64 by fixd(2) capacity 2", "MC013", "fixd"),
     ("stream t : i64 by fixed() capacity 2", "MC013", "fixed"),
     ("stream t : i64 by fixed(2, 3) capacity 2", "MC013", "3"),
@@ -292,6 +295,11 @@ DECLARATIONS: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("text", "code", "under"), DECLARATIONS)
 def test_in_a_declaration(text: str, code: str, under: str) -> None:
     assert said(in_walk("emit x as tensor", more=ONE + "\n") + text + "\n") == [(code, under)]
+
+
+def test_a_state_begins_with_a_number_of_its_kind() -> None:
+    text = "node b : stateless { state n: f32[2] = 1  state m: i64 = 2 + 1  state f: bool = true  op f(x: i64) -> y: i64 }\n"
+    assert said(in_walk("emit x as tensor") + text) == []
 
 
 def test_a_dim_may_be_a_host_parameter() -> None:

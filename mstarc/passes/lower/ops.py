@@ -12,7 +12,7 @@ from mstarc.ir import declarations
 from mstarc.ir.types import Expr, Lit, Ref, Type
 from mstarc.passes.lower.dims import free_dims
 from mstarc.passes.lower.symbols import nearest
-from mstarc.passes.lower.typed import BOOL, INT, type_text
+from mstarc.passes.lower.typed import BOOL, INT, number_of, type_text
 from mstarc.passes.lower.written import WrittenTypes
 from mstarc.syntax import ast
 
@@ -72,6 +72,12 @@ class NodeReader:
     def _state(self, decl: ast.State) -> declarations.State:
         kind = self._types.read(decl.type, tensors=True) or BOOL
         init = self._types.plain.host(decl.init, "an initial state", kind)
+        due, given = number_of(kind), number_of(init.type)
+        if due is not None and init.type is not None and given != due and (due, given) != ("float", "int"):
+            message = f"state `{decl.name.text}` is {type_text(kind)}, and begins with {type_text(init.type)}"
+            self._report.report(
+                rules.MC007, message, init.span, f"this is {type_text(init.type)}", subject=decl.name.text
+            )
         return declarations.State(decl.name.text, kind, init.expr, span=decl.span)
 
     # ---------------------------------------------------------------------------------------------------------------- ops
