@@ -88,6 +88,30 @@ def test_joined_work_waits_for_both_and_both_for_it() -> None:
     assert x.eq(12).all()
 
 
+def test_the_queue_that_is_in_use_is_known() -> None:
+    """Also inside one another, again, and after an error: as the library has it."""
+    found = Queues(torch.device("cuda:0"))
+
+    def used(side: bool) -> None:
+        assert found.is_side() is side
+        assert torch.cuda.current_stream() == (found.side if side else found.main)
+
+    used(False)
+    with found.on(side=False):
+        used(False)
+        with found.on(side=True), found.on(side=True):
+            used(True)
+            with found.joined():
+                used(False)
+                with pytest.raises(ValueError), found.on(side=True):
+                    used(True)
+                    raise ValueError
+                used(False)
+            used(True)
+        used(False)
+    used(False)
+
+
 def test_large_results_are_copied_while_the_work_behind_them_runs() -> None:
     """They are what they were when they were fetched, although that work writes over them and over memory that is free."""
     queue = queues()
