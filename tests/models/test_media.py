@@ -23,6 +23,11 @@ IMAGE = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
 VIDEO = np.random.default_rng(1).integers(0, 256, (5, 6, 9, 3), np.uint8)
 
 
+def headed(head: str) -> bytes:
+    """A .npy file with this head."""
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + b"data"
+
+
 def npy(array: Any) -> bytes:
     stored = io.BytesIO()
     np.save(stored, array)
@@ -123,6 +128,12 @@ def test_films(name: str, codec: str) -> None:
         (b"#EXTM3U\nfile:///etc/passwd", "none of a .npy file, MP4"),
         (b"ffconcat version 1.0\nfile /etc/passwd", "none of a .npy file"),
         (b"\x93NUMPY\x01\x00", "a broken .npy file"),
+        (headed("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3,\n"), "a broken .npy file"),
+        (headed("{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000000,), }\n"), "a broken .npy file"),
+        (
+            headed("{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000000000000000000000,), }\n"),
+            "a broken .npy file",
+        ),
         ([], "must be a video"),
         ("film.mp4", "must be a video"),
         ([IMAGE, IMAGE[:3]], "not all of one size"),

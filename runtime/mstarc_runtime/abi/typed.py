@@ -48,8 +48,10 @@ def _of(kind: type, value: Any, what: str) -> Any:
 
 
 def _text(value: Any) -> Any:
-    if any("\ud800" <= character <= "\udfff" for character in _of(str, value, "text")):
-        raise NotTaken("is not valid UTF-8 text")
+    try:
+        _of(str, value, "text").encode()
+    except UnicodeEncodeError:  # half of a pair
+        raise NotTaken("is not valid UTF-8 text") from None
     return value
 
 
