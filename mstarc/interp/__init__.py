@@ -20,8 +20,9 @@ from mstarc.interp.run import Emitted, Run
 from mstarc.interp.schedule import Scheduler
 from mstarc.interp.scope import Frame, RequestScope
 from mstarc.ir.core import Program, Request
-from mstarc.ir.fold import ABSENT, FoldError, field_of
+from mstarc.ir.fold import ABSENT, FoldError
 from mstarc.ir.types import Media, Parts, Scalar
+from mstarc_runtime.abi.typed import kind_of
 
 __all__ = [
     "ABSENT",
@@ -121,5 +122,5 @@ def _given(entry: Request, inputs: Mapping[str, Any]) -> Iterable[str]:
                 yield modality
             case Scalar("text"):
                 yield "text"
-            case Parts():
-                yield from (str(field_of(part, "kind")) for part in inputs[value.name])
+            case Parts() if isinstance(inputs[value.name], list | tuple):
+                yield from filter(None, map(kind_of, inputs[value.name]))

@@ -16,7 +16,7 @@ from mstarc.ir.core import Program, Request
 from mstarc.ir.declarations import Param
 from mstarc.ir.fold import FoldError, Scope, fold
 from mstarc.ir.types import Enum, Expr, Lit, Parts, Ref, Scalar, Struct, Tensor, Type
-from mstarc_runtime.abi.typed import NotTaken, check_dims, scalar, tensor_shape
+from mstarc_runtime.abi.typed import NotTaken, check_dims, check_parts, scalar, tensor_shape
 
 
 def check_names(program: Program, request: Request, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> None:
@@ -64,8 +64,8 @@ def _value(name: str, kind: Type, value: Any, scope: Scope, lengths: dict[str, t
             return scalar(kind_name, value)
         case Enum(members):
             return scalar("enum", value, members)
-        case Parts() if not isinstance(value, list | tuple):
-            raise NotTaken(f"must be a list of parts, not {type(value).__name__}")
+        case Parts(members):
+            check_parts(members, value)
         case Struct(part, fields):
             return SimpleNamespace(kind=part, **_part(part, fields, value, scope))
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from mstarc.ir.core import Program
 from mstarc_runtime.conductor.params import check_inputs, check_params
 from mstarc_runtime.errors import BadRequest
 from mstarc_runtime.package import load_conductor
-from mstarc_runtime.program import ConductorProgram
+from mstarc_runtime.program import ConductorProgram, Part
 from tests.codegen.written import compiled
 
 SPEC = """
@@ -148,3 +149,25 @@ def _taken(read: Any, dtype: str, value: Any) -> str:
         return f"{read(dtype, value).dtype}"
     except ValueError as error:
         return str(error)
+
+
+PARTS = """
+model m
+extern sizes(shown: list(image | audio)) -> i64[T]
+node a : stateless { op f(x: i64[T]) -> o: i64 }
+walk w(x: i64[T]) { emit a.f(x) as scalar }
+request r(shown: list(image | audio)) -> scalar { w(sizes(shown)) }
+"""
+
+
+def test_both_take_parts_of_the_declared_kinds(tmp_path: Path) -> None:
+    program, linked = compiled(tmp_path, PARTS, "components: {a: math.sin}\nexterns: {sizes: math.sin}\n")
+    conductor = load_conductor(linked)
+    image, video = Part("image", role="user", data=b"x"), Part("video", role="user", data=b"x")
+    for shown, says in (
+        ([image], ""),
+        ([image, video], "shown: input `shown` takes parts of the kinds image, audio; part 1 is of kind 'video'"),
+        ([{"kind": "video"}], "shown: input `shown` takes parts of the kinds image, audio; part 0 is of kind 'video'"),
+        (image, "shown: input `shown` must be a list of parts, not Part"),
+    ):
+        assert by_interpreter(program, {"shown": shown}, {}) == by_runtime(conductor, {"shown": shown}, {}) == says

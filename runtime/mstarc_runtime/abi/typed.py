@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: least and largest
@@ -88,6 +88,24 @@ def _float(value: Any) -> float:
     if not math.isfinite(found):
         raise NotTaken(f"must be finite, not {value!r}")
     return found
+
+
+def kind_of(part: Any) -> str:
+    """The kind of a part, an object or a mapping; "" of what has none."""
+    kind = part.get("kind") if isinstance(part, Mapping) else getattr(part, "kind", None)
+    return kind if isinstance(kind, str) else ""
+
+
+def check_parts(members: Sequence[str], value: Any) -> None:
+    """Whether the value is a list whose parts are of these kinds. Raises NotTaken."""
+    if not isinstance(value, list | tuple):
+        raise NotTaken(f"must be a list of parts, not {type(value).__name__}")
+    for place, part in enumerate(value):
+        kind = kind_of(part)
+        if kind and members and kind not in members:
+            raise NotTaken(
+                f"takes parts of the kinds {', '.join(members)}; part {place} is of kind {reprlib.repr(kind)}"
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------- tensors

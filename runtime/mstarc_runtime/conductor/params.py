@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mstarc_runtime.abi.typed import FLOATS, WHOLE, NotTaken, check_dims, scalar, tensor_shape
+from mstarc_runtime.abi.typed import FLOATS, WHOLE, NotTaken, check_dims, check_parts, scalar, tensor_shape
 from mstarc_runtime.errors import BadRequest, meant
 from mstarc_runtime.program import ConductorProgram, Entry, Input, Param, Part
 
@@ -99,11 +99,11 @@ _KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # kinds of numpy that are
 
 
 def _input(item: Input, value: Any, config: Any) -> Any:
-    if item.kind == "parts" and not isinstance(value, list | tuple):
-        raise BadRequest(f"input `{item.name}` must be a list of parts, not {type(value).__name__}", item.name)
     if item.kind == "part":
         return _part(item, value, config)
     with _named(f"input `{item.name}`", item.name):
+        if item.kind == "parts":
+            check_parts(item.members, value)
         return _tensor(item.dtype, value) if item.kind == "tensor" else scalar(item.kind, value, item.members)
 
 
