@@ -351,24 +351,38 @@ def _launch(
         )
     else:
         _attend[grid](**given, data_head=data.stride(0), DIM_PAD=dim_pad, BLOCK=block, num_stages=stages)
-    if splits > 1 and by_pages:
-        several = max(1, JOINED // dim)
-        join_rows[(triton.cdiv(all_rows * heads, several),)](
-            part, weight, out, all_rows * heads, DIM=dim, BLOCK=several, SPLITS=splits, num_warps=4
-        )
-    elif splits > 1:
-        _combine[(all_rows * heads,)](
-            part,
-            weight,
-            out,
-            all_rows * heads,
-            DIM=dim,
-            DIM_PAD=dim_pad,
-            SPLITS=splits,
-            SPLITS_PAD=triton.next_power_of_2(splits),
-            num_warps=2 if dim_pad <= 128 else 4,
-        )
+    if splits > 1:
+        _join(part, weight, out, by_pages)
     return out
+
+
+def _join(part: Tensor, weight: Tensor, out: Tensor, by_pages: bool) -> None:
+    """The parts f32 [splits, rows, heads, head_dim] with their weights f32 [splits, rows, heads, 2] -> `out` [rows, heads, head_dim]."""
+    splits, dim = part.shape[0], out.shape[2]
+    row_heads = out.shape[0] * out.shape[1]
+    if by_pages:
+        several = max(1, JOINED // dim)
+        join_rows[(triton.cdiv(row_heads, several),)](
+            part, weight, out, row_heads, DIM=dim, BLOCK=several, SPLITS=splits, num_warps=4
+        )
+        return
+    dim_pad = _padded(dim)
+    _combine[(row_heads,)](
+        part,
+        weight,
+        out,
+        row_heads,
+        DIM=dim,
+        DIM_PAD=dim_pad,
+        SPLITS=splits,
+        SPLITS_PAD=triton.next_power_of_2(splits),
+        num_warps=2 if dim_pad <= 128 else 4,
+    )
+
+
+def _padded(dim: int) -> int:
+    """The size of a head as a tile has it."""
+    return max(16, triton.next_power_of_2(dim))
 
 
 def _blocking(members: int, dim_pad: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
