@@ -42,7 +42,7 @@ STEP = OpSpec("llm.step", ("scalar",))
 UNROLL = 7
 SETTINGS = {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.3}
 KINDS = {
-    "attention": ("_attend", "_combine"),
+    "attention": ("attend", "combine", "join_rows"),
     "products": ("_product", "gemm", "nvjet", "cutlass", "gemv", "splitk", "cublas"),
     "sampler": ("draw_adjust", "draw_bins", "draw_gather", "draw_cut", "draw_remember", "_uniforms"),
 }

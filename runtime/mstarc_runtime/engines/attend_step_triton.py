@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from mstarc_runtime.engines.attend_triton import LOG2_E, PROGRAMS, _fold
+from mstarc_runtime.engines.attend_tiles_triton import fold
+from mstarc_runtime.engines.attend_triton import LOG2_E, PROGRAMS
 from mstarc_runtime.engines.early_triton import early
 
 BLOCK = 64  # entries
@@ -101,7 +102,7 @@ def _attend_step(
     top = tl.where(is_last, score, float("-inf"))
     total = tl.where(is_last, 1.0, 0.0) + tl.zeros([TILE], tl.float32)
     mixed = tl.where(is_last, value.to(tl.float32), 0.0)[None, :] + tl.zeros([TILE, DIM], tl.float32)
-    top, total, mixed = _fold(
+    top, total, mixed = fold(
         queries, some_keys, some_values, seen[None, :], scale, top, total, mixed, PRECISION=PRECISION
     )
     if low + BLOCK < high:  # a pipeline takes a microsecond to begin, even with nothing to do
@@ -109,7 +110,7 @@ def _attend_step(
             place, seen = _entries(data, pages, at, high, dim, PAGE, BLOCK, DIM)
             more_keys = tl.load(keys + place, mask=seen[:, None], other=0.0)
             more_values = tl.load(values + place, mask=seen[:, None], other=0.0)
-            top, total, mixed = _fold(
+            top, total, mixed = fold(
                 queries, more_keys, more_values, seen[None, :], scale, top, total, mixed, PRECISION=PRECISION
             )
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from mstarc_runtime.engines.attend_step_triton import _entries
-from mstarc_runtime.engines.attend_triton import _fold
+from mstarc_runtime.engines.attend_tiles_triton import fold
 from mstarc_runtime.models.pi05.barrier_triton import wait
 
 TILE = 64  # rows x heads of a task
@@ -69,7 +69,7 @@ def attended(
         top = tl.full([TILE], float("-inf"), tl.float32)
         total = tl.zeros([TILE], tl.float32)
         mixed = tl.zeros([TILE, DIM], tl.float32)
-        top, total, mixed = _fold(
+        top, total, mixed = fold(
             queries, some_keys, some_values, (seen | is_own)[None, :], scale, top, total, mixed, PRECISION=PRECISION
         )
         mine = task * TILE + tl.arange(0, TILE)
