@@ -38,7 +38,12 @@ MC007 = Rule(
 MC010 = Rule("MC010", "syntax-error", "error", "the text follows the grammar of the language")
 MC011 = Rule("MC011", "reserved-word", "error", "a word of the language is not used as a name")
 MC012 = Rule("MC012", "unreadable-file", "error", "a file exists, is readable and is UTF-8 text")
-MC013 = Rule("MC013", "unknown-setting", "error", "attributes, settings and policy arguments are ones the language has")
+MC013 = Rule(
+    "MC013",
+    "unknown-setting",
+    "error",
+    "attributes, settings and policy arguments are ones the language has, with values that it takes",
+)
 MC014 = Rule(
     "MC014",
     "allow-malformed",

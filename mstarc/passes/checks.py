@@ -19,6 +19,7 @@ from mstarc.passes.check_loops import check_loops
 from mstarc.passes.check_overlap import check_overlap
 from mstarc.passes.check_params import check_params
 from mstarc.passes.check_requests import check_requests
+from mstarc.passes.check_samplers import check_samplers
 from mstarc.passes.check_schedule import check_schedule
 from mstarc.passes.check_sizes import check_sizes
 from mstarc.passes.check_streams import check_streams
@@ -33,6 +34,7 @@ STAGES: tuple[tuple[Check, ...], ...] = (
         check_loops,
         check_control,
         check_contexts,
+        check_samplers,
         check_sizes,
         check_streams,
         check_overlap,

@@ -29,7 +29,7 @@ from mstarc.plan.limits import report_limits
 from mstarc.plan.link_dims import report_dims
 from mstarc.plan.link_loops import link_loops
 from mstarc.plan.link_ops import link_host_port, link_node, link_sampler, link_stream_args, stream_capacity
-from mstarc.plan.model import Plan, WalkPlan
+from mstarc.plan.model import Plan, SamplerPlan, WalkPlan
 from mstarc.plan.move_rows import move_rows
 from mstarc.plan.moves import moves_of
 from mstarc.plan.placement import Placement
@@ -44,6 +44,7 @@ from mstarc_runtime.abi.linked import (
     Linked,
     NodeLink,
     RankLink,
+    SamplerLink,
     StreamLink,
     WalkLink,
 )
@@ -159,7 +160,7 @@ class _Linker:
             contexts=[
                 ContextLink(name=c.name, cache=c.cache, max=scope.number(c.max) if c.max else 0) for c in plan.contexts
             ],
-            samplers=[link_sampler(s, scope) for s in plan.samplers],
+            samplers=[self._sampler(sampler) for sampler in plan.samplers],
             streams=streams,
             walks=[_walk(walk, layouts[walk.name]) for walk in plan.walks],
             loops=link_loops(plan, self.placement, layouts, DefaultScope(plan, self.overrides)),
@@ -195,6 +196,14 @@ class _Linker:
             )
             for number, rank in enumerate(self.placement.ranks)
         ]
+
+    def _sampler(self, sampler: SamplerPlan) -> SamplerLink:
+        try:
+            return link_sampler(sampler, self.scope)
+        except FoldError as error:
+            at = declared(self.plan, Path(self.spec), "sampler", sampler.name)
+            self.fault(MC607, f"sampler `{sampler.name}`: {error}", at)
+            return SamplerLink(name=sampler.name, settings={})
 
     def _nodes(self) -> list[NodeLink]:
         binding = self.plan.binding

@@ -208,6 +208,8 @@ def _foreign(found: Found, token: Token, due: set[str]) -> tuple[str, str, str |
         return cannot, _due(due), "write `send VALUE -> STREAM`"
     if due == {"COLON"}:
         return f"`{before.text}` has no type", _due(due), f"write `{before.text}: i64`, say"
+    if token.text == "advance" and "POSITIONS" not in due and _ATTRIBUTES & due:
+        return cannot, _due(due), "it stands behind `positions`: `positions same advance 1`"
     if token.text == "let":
         return "`let` cannot stand in a walk or request", _due(due), "write `NAME = ...`"
     if token.text == ".." and found.segment.tokens[0].text in ("walk", "request"):

@@ -107,7 +107,7 @@ def _literal(value: bool | int | float | str) -> tuple[str, int]:
 def shown(expr: Expr, names: Mapping[int, str] | None = None) -> str:
     """An expression as the user would write it. `names`: those of the unit's values."""
     text = re.sub(r"\b(config|param|let|dim|member)\.(?=\w)", "", print_expr(expr))
-    text = re.sub(r"\biter\.\w+", "iter", text)
+    text = re.sub(r"-\(([\d.]+)\)", r"-\1", re.sub(r"\biter\.\w+", "iter", text))
     return re.sub(r"%(\d+)", lambda m: (names or {}).get(int(m[1]), m[0]), text)
 
 

@@ -23,6 +23,7 @@ _POLICIES: Mapping[str, tuple[str, ...]] = {
     "left_context": ("chunk", "left"),
     "phrase": ("cut", "max"),
 }
+_COUNTS = ("top_k", "min_tokens")  # settings that are whole numbers
 _ENDS = ("drop", "partial", "pad(zero)", "pad(repeat)")
 
 
@@ -121,8 +122,15 @@ class Resources:
                     f"`{name.text}` is one number; only {', '.join(f'`{name}`' for name in ID_LISTS)} take a range"
                 )
                 self._report.report(rules.MC013, message, setting.span, subject=name.text)
-            return self._plain.number(tree, f"`{name.text}`").expr
-        low = self._plain.host(tree, f"`{name.text}`").expr
+            found = self._plain.number(tree, f"`{name.text}`")
+            if name.text in _COUNTS and number_of(found.type) == "float":
+                self._report.report(rules.MC007, f"`{name.text}` counts, and this is float", found.span)
+            return found.expr
+        ids = self._plain.host(tree, f"`{name.text}`")
+        if ids.type is not None and number_of(ids.type) != "int":
+            message = f"`{name.text}` takes token ids, not {type_text(ids.type)}"
+            self._report.report(rules.MC007, message, ids.span, help="write an id, a list of ids, or `a..b`")
+        low = ids.expr
         exclude = None if setting.exclude is None else self._plain.host(setting.exclude, "`except`").expr
         if setting.high is None:
             if setting.exclude is not None:
