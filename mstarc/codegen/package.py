@@ -147,10 +147,12 @@ def check_package(package: Path) -> tuple[list[Problem], Compiled | None]:
 
 
 def _compare(path: Path, text: str, plan: Plan, compiled: Compiled, repair: str) -> Problem | None:
+    if not path.is_file():
+        return Problem("missing", path, "the package has no such file", "", repair)
     try:
         found = path.read_bytes().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return Problem("missing", path, "the package has no such file", "", repair)
+    except OSError as error:
+        return Problem("broken", path, f"cannot be read: {error.strerror or error}", "", repair)
     if found == text:
         return None
     kind = _kind(path, found, plan, compiled)

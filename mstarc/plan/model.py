@@ -303,6 +303,8 @@ def from_text(text: str, name: str = NAME) -> Plan:
 def read_plan(folder: Path) -> Plan:
     """The plan of a generated package. Raises PlanError."""
     path = folder / NAME
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise PlanError(f"{folder} holds no generated package: {path} is no file")
     try:
         return from_text(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:

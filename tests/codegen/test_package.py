@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,10 +75,19 @@ def test_an_edited_file_of_a_changed_spec_is_still_told_apart(package: Path) -> 
     assert kinds(package) == {"worker.py": "hand-edited", "conductor.py": "stale", "plan.json": "stale"}
 
 
+def become(path: Path, make: Callable[[Path], object]) -> None:
+    """Something else of that name, which cannot be read as a file."""
+    path.unlink()
+    make(path)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (lambda p: (p / "worker.py").unlink(), {"worker.py": "missing"}),
+        (lambda p: become(p / "worker.py", Path.mkdir), {"worker.py": "missing"}),
+        (lambda p: become(p / "worker.py", os.mkfifo), {"worker.py": "missing"}),
+        (lambda p: become(p / "plan.json", os.mkfifo), {"generated": "orphan"}),
         (lambda p: (p / "extra.py").write_text(""), {"extra.py": "orphan"}),
         (lambda p: (p / "plan.json").unlink(), {"generated": "orphan"}),
         (lambda p: (p / "plan.json").write_text("{"), {"generated": "orphan"}),
@@ -85,7 +95,18 @@ def test_an_edited_file_of_a_changed_spec_is_still_told_apart(package: Path) -> 
         (lambda p: (p.parent / "hello.walk").unlink(), {"generated": "orphan"}),
         (lambda p: (p.parent / "hello.walk").write_text("model hello\nwalk {"), {"hello.walk": "broken"}),
     ],
-    ids=["missing", "extra", "no plan", "no json", "other format", "no spec", "broken spec"],
+    ids=[
+        "missing",
+        "folder",
+        "pipe",
+        "pipe as plan",
+        "extra",
+        "no plan",
+        "no json",
+        "other format",
+        "no spec",
+        "broken spec",
+    ],
 )
 def test_what_is_there_and_what_is_not(
     package: Path, change: Callable[[Path], object], expected: dict[str, str]
