@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from mstarc_runtime.abi.messages import Freed, Items
+from mstarc_runtime.transport import port, wire
 from mstarc_runtime.transport.base import HELD_MAX, Fault, Received
 from mstarc_runtime.transport.common import BATCH
 from mstarc_runtime.transport.lane import LANE_MAX, Lane, lanes
 from mstarc_runtime.transport.order import Order, Way
 from mstarc_runtime.transport.port import Port
-from mstarc_runtime.transport.wire import Frame
+from mstarc_runtime.transport.wire import Frame, WireError
 from tests.transport.test_port import World, collect, until
 
 LONG = np.arange(LANE_MAX, dtype=np.uint8)  # too long for the lane; two of them fill a ring of these tests
@@ -189,6 +190,24 @@ def test_a_message_that_never_comes_is_a_fault(two: Two) -> None:
     (fault,) = faults
     assert fault.peer == 0 and "wait for one from it that has not come" in fault.reason
     assert two.b.poll() == [] and not two.b._orders
+
+
+def test_what_is_too_long_for_a_frame_is_refused_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeroMQ ends the connection over such a frame: those behind it would wait for it for ever."""
+    for module in (wire, port):
+        monkeypatch.setattr(module, "FRAME_MAX", 1 << 16)
+    world = World("ipc")
+    two = Two(world)
+    try:
+        two.a.send(1, Freed(1))
+        for value in (np.zeros(1 << 17, np.uint8), bytes(1 << 17)):
+            with pytest.raises(WireError, match="can travel"):
+                two.a.send(1, Items(2, "s", 0, 0, [value]))
+        two.a.send(1, Items(3, "s", 0, 0, [LONG]))
+        two.a.send(1, Freed(4))
+        assert [message.request for _, message in collect(two.b, 3) if hasattr(message, "request")] == [1, 3, 4]
+    finally:
+        world.close()
 
 
 async def test_delivery_into_an_event_loop(two: Two) -> None:

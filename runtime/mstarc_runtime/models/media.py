@@ -31,7 +31,7 @@ def read_image(value: Any, field: str) -> NDArray[np.uint8]:
     if isinstance(data, bytes):
         data = _from_npy(data, field) if data.startswith(_NPY) else _from_picture(data, field)
     if not isinstance(data, np.ndarray):
-        raise BadRequest(f"`{field}` is a {type(value).__name__}, not an image", field)
+        raise BadRequest(f"`{field}` is a {type(data).__name__}, not an image", field)
     if data.dtype != np.uint8 or data.ndim != 3 or data.shape[2] != 3:
         raise BadRequest(f"`{field}` must be u8 [height, width, 3] (RGB), got {data.dtype} {list(data.shape)}", field)
     _check_sides(data.shape[1], data.shape[0], field)

@@ -37,11 +37,10 @@ from mstarc_runtime.transport.common import BATCH, HWM, TOKEN_BYTES, BasePort
 from mstarc_runtime.transport.lane import Lane
 from mstarc_runtime.transport.order import Way
 from mstarc_runtime.transport.ring import RingReader, RingWriter
-from mstarc_runtime.transport.wire import Frame
+from mstarc_runtime.transport.wire import FRAME_MAX, Frame
 
 __all__ = ["Port"]
 
-FRAME_MAX = 1 << 30  # bytes of one frame; a longer one ends the connection
 RECONNECT_MS = (20, 500)  # first and longest pause between tries to reach a peer that does not listen
 
 

@@ -32,6 +32,7 @@ __all__ = ["EMBED_MAX", "RING_MIN", "Codec", "StaleRing", "WireError", "decode",
 
 EMBED_MAX = 2048  # bytes; below it a frame of its own costs more than the copy
 RING_MIN = 16384  # bytes; below it the socket is as fast as the ring
+FRAME_MAX = 1 << 30  # bytes of one frame; a longer one would end the connection, with all that follows
 SPARE_MAX = 1 << 22  # bytes that are kept ready for an array that may come
 _ARRAY = 1  # extension code
 
@@ -93,6 +94,8 @@ class Codec:
         mark = ring.mark() if ring is not None else 0
         try:
             body = self._encoder.encode(message)
+            if len(body) > FRAME_MAX:
+                raise WireError(f"a {type(message).__name__} of {len(body)} bytes is too long: {FRAME_MAX} can travel")
             copy_all(self._copies)
             return [body, *self._frames]
         except Exception as error:
@@ -153,6 +156,8 @@ class Codec:
         self.inline_bytes += size
         if size <= EMBED_MAX:
             return _Here(flat.dtype, flat.shape, bytes(flat.data))
+        if size > FRAME_MAX:
+            raise WireError(f"{flat.dtype}{list(flat.shape)} takes {size} bytes: {FRAME_MAX} of an array can travel")
         self._frames.append(flat.data)
         return _Apart(flat.dtype, flat.shape, len(self._frames) - 1)
 
