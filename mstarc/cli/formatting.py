@@ -43,7 +43,7 @@ def run_format(call: FormatCall) -> int:
     files, missing = find_models(call.paths)
     for path in missing:
         say(f"error: {no_model(path)}")
-    changed = 0
+    changed = unread = 0
     status = USAGE if missing else OK
     for name in files:
         report = Collector()
@@ -52,10 +52,11 @@ def run_format(call: FormatCall) -> int:
         if source is None or text is None:
             write_findings(report.findings(), {} if source is None else {name: source})
             status = max(status, FINDINGS)
+            unread += 1
         elif text != source.text:
             changed += 1
             _change(call, source, text)
-    _summary(call, len(files), changed)
+    _summary(call, len(files) - unread, changed)
     return max(status, FINDINGS) if call.check and changed else status
 
 

@@ -239,7 +239,7 @@ def _would_do(found: Found, parser: Automaton) -> bool:
     """Whether the text would go on if the word were a name."""
     trial = parser.copy()
     follows = found.near(1)
-    if not trial.feed("NAME", Token("word", "x", 0, 0, False)):
+    if not trial.feed("NAME", Token("word", "x", 0, 0, False, False)):
         return False
     if follows is None:
         return "$END" in trial.accepts()

@@ -145,7 +145,7 @@ _MEANT = {
     "&": "write `and`",
     "|": "write `or`; `|` stands between the kinds of a list",
     "!": "write `not`, or `!=`",
-    ";": "nothing stands between statements: leave it out",
+    ";": "nothing stands between statements, and a comma between parameters",
     "'": 'text stands in double quotes: `"..."`',
 }
 

@@ -32,13 +32,17 @@ _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
 class Token(Struct, frozen=True):
-    """kind: number word string mark, or `open` (a string without its end) or `bad`. Offsets are bytes; `fresh`: first on its line."""
+    """kind: number word string mark, or `open` (a string without its end) or `bad`. Offsets are bytes.
+
+    fresh: first on its line. flush: and not indented.
+    """
 
     kind: str
     text: str
     start: int
     end: int
     fresh: bool
+    flush: bool
 
 
 class Segment(Struct, frozen=True):
@@ -56,15 +60,16 @@ def tokenize(source: SourceFile) -> tuple[Token, ...]:
 
 def _tokens(text: str) -> Iterator[Token]:
     at = list(accumulate((len(c.encode("utf-8")) for c in text), initial=0)) if not text.isascii() else None
-    fresh = True
+    fresh = flush = True
     for match in _TOKEN.finditer(text):
         kind, found = str(match.lastgroup), match.group()
         if kind == "space":
             fresh = fresh or "\n" in found
+            flush = fresh and found.endswith("\n")
             continue
         start, end = match.span() if at is None else (at[match.start()], at[match.end()])
-        yield Token(kind, found, start, end, fresh)
-        fresh = False
+        yield Token(kind, found, start, end, fresh, flush)
+        fresh = flush = False
 
 
 def segments(tokens: tuple[Token, ...], size: int) -> Iterator[Segment]:
@@ -77,12 +82,12 @@ def segments(tokens: tuple[Token, ...], size: int) -> Iterator[Segment]:
 
 
 def _begins(tokens: tuple[Token, ...]) -> Iterator[int]:
-    """Where declarations begin: inside of brackets only at the start of a line, where the brackets must be a slip."""
+    """Where declarations begin: inside of brackets only where a line begins with one unindented: a bracket is missing."""
     depth = 0
     for i, token in enumerate(tokens):
         follows = tokens[i + 1] if i + 1 < len(tokens) else None
         named = follows is not None and (follows.kind == "word" or (token.text == "config" and follows.text == "{"))
-        begins = (named and (depth == 0 or token.fresh)) or (depth == 0 and token.fresh)
+        begins = (named and (depth == 0 or token.flush)) or (depth == 0 and token.fresh)
         if i and token.kind == "word" and token.text in DECLARATIONS and begins:
             depth = 0
             yield i

@@ -39,6 +39,13 @@ def test_files_are_rewritten_once(mstarc: Command, folder: Path) -> None:
     assert names(folder) == ["rough.walk", "smooth.walk"]
 
 
+def test_a_file_that_does_not_parse_is_not_counted_as_canonical(mstarc: Command, folder: Path) -> None:
+    (folder / "in/rough.walk").write_text("model m let", encoding="utf-8")
+    ran = mstarc("fmt", "--check", ".")
+    assert ran.status == 1 and "MC010" in ran.err and ran.err.endswith("1 file in canonical layout\n")
+    assert "canonical" not in mstarc("fmt", "--check", "in").err
+
+
 def test_check_tells_and_diff_shows_and_neither_writes(mstarc: Command, folder: Path) -> None:
     ran = mstarc("fmt", "--check", ".")
     assert (ran.status, ran.out) == (1, "")

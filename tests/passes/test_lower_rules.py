@@ -319,6 +319,7 @@ def test_a_dim_may_be_a_host_parameter() -> None:
         ("emit a.roows(x) as tensor", "did you mean `rows`?"),
         ("yes = a.f(x)  emit yse as tensor", "did you mean `yes`?"),
         ("emit x as tensr", "did you mean `tensor`?"),
+        ("emit x as pixels", "there are `text`, `image`, `audio`, `video`, `action`, `scalar`, `tensor`"),
         ("emit zebra as tensor", None),
     ],
 )

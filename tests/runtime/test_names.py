@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from mstarc_runtime.abi.linked import StateLink
 from mstarc_runtime.checkpoints import Externs, resolve
 from mstarc_runtime.errors import LoadError
 from mstarc_runtime.serving.surface import text_decoder
@@ -84,3 +85,13 @@ def test_a_wrong_name_is_told_with_its_key(package: str, tmp_path: Path) -> None
     wrong = replace(linked, modalities={"text": {"decoder": f"{package}.near.Hots"}})
     with pytest.raises(LoadError, match=r"`modalities\.text\.decoder` of the binding: .*did you mean `Host`\?"):
         text_decoder(wrong, externs)
+
+
+def test_a_method_that_does_not_fit_is_told_what_it_is_handed(tmp_path: Path) -> None:
+    """`Counter.next(self, x)` under an op that also keeps cells and draws."""
+    linked = toy.linked(tmp_path)
+    first, *others = linked.nodes
+    cells = [StateLink(name="seen", dtype="i64", dims=[], init=0)]
+    wrong = replace(linked, nodes=[replace(first, states=cells, ops=[replace(first.ops[0], random=True)]), *others])
+    with pytest.raises(LoadError, match=r"op `counter\.next`, which hands it cells, noise, 1 argument: too many"):
+        OpTable(wrong, 0)

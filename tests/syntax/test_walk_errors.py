@@ -142,6 +142,11 @@ def test_a_missing_brace_is_shown_where_it_opened() -> None:
     assert model is not None and [type(d) for d in model.decls] == [ast.Node, ast.Request]
 
 
+def test_an_indented_word_of_declarations_does_not_cut_a_walk_short() -> None:
+    found, text = only(in_walk("\n    let y = a.f(x)\n    emit y as tensor\n"))
+    assert text == "let" and "`let` cannot stand in a walk" in found.message
+
+
 def test_one_slip_a_declaration_is_reported_and_the_rest_is_kept() -> None:
     text = (
         "model m\nconfig { a = }\nparam p : int = 3\nlet = 4\nnode n : stateless { op f( -> y: i64 }\n"

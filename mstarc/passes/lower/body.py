@@ -119,6 +119,7 @@ class Body(ABC):
                 f"`{name.text}` is bound only inside {what}",
                 name.span,
                 "not bound on every path to here",
+                help=f"use `{name.text}` inside: what is bound there is not visible after it",
                 subject=name.text,
             )
 

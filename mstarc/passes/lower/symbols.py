@@ -110,7 +110,7 @@ class Symbols:
             return
         message = f"{owner} has no {wanted} `{name.text}`" if owner else f"there is no {wanted} `{name.text}`"
         labels, other = self._elsewhere(name) if wanted == "value" and not owner else ((), None)
-        hint = other or hint or _all_of(names if owner else ())
+        hint = other or hint or _all_of(names if owner or wanted == "modality" else ())
         if exits:
             message = f"`stop when` tests `{name.text}`, and nothing here binds that"
             hint = hint or "bind it in the body before this, or carry it into the loop"

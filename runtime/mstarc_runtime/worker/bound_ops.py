@@ -10,7 +10,7 @@ from typing import Any
 from mstarc_runtime.abi.linked import Linked, NodeLink, OpLink
 from mstarc_runtime.checkpoints import bound_by, names_in, resolve
 from mstarc_runtime.errors import LoadError, meant
-from mstarc_runtime.worker.handed import handed_count
+from mstarc_runtime.worker.handed import handed_names
 from mstarc_runtime.worker.results import ResultCheck
 
 
@@ -61,8 +61,11 @@ def library_of(node: NodeLink) -> str:
 
 def _check_signature(node: NodeLink, link: OpLink, method: Callable[..., Any]) -> None:
     """A method that cannot take the op's arguments is found at start-up, not on a request."""
-    count = len(link.params) + (node.kind == "transformer") + handed_count(node, link)
+    number = len(link.params)
+    before = (("run",) if node.kind == "transformer" else ()) + handed_names(node, link)
     try:
-        inspect.signature(method).bind(*[None] * count)
+        inspect.signature(method).bind(*before, *[None] * number)
     except TypeError as error:
-        raise LoadError(f"`{node.component}.{link.name}` does not fit op `{node.name}.{link.name}`: {error}") from error
+        given = ", ".join((*before, f"{number} argument{'' if number == 1 else 's'}"))
+        does_not_fit = f"`{node.component}.{link.name}` does not fit op `{node.name}.{link.name}`"
+        raise LoadError(f"{does_not_fit}, which hands it {given}: {error}") from error

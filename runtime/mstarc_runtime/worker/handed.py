@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from mstarc_runtime.worker.session import Session
 
 
+def handed_names(node: NodeLink, link: OpLink) -> tuple[str, ...]:
+    """What a method is handed, in order, as the reference of the language calls it."""
+    handed = (("cells", bool(node.states)), ("noise", link.random), ("pick", bool(link.samples)))
+    return tuple(name for name, declared in handed if declared)
+
+
 def handed_count(node: NodeLink, link: OpLink) -> int:
     """How many arguments a method is handed."""
-    return bool(node.states) + link.random + bool(link.samples)
+    return len(handed_names(node, link))
 
 
 class OpPicker:
