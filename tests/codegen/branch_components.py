@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from mstarc_runtime.program import Part
@@ -15,7 +16,8 @@ WORDS = 20
 def parts(ids: Any, order: str) -> list[Part]:
     """`w`: the ids; `p`: a picture of as many rows."""
     rows = torch.sin(torch.arange(len(ids) * 8.0).view(-1, 8)).numpy()
-    return [Part("words", ids=ids) if kind == "w" else Part("picture", rows=rows) for kind in order]
+    words = np.asarray(ids)
+    return [Part("words", ids=words) if kind == "w" else Part("picture", rows=rows) for kind in order]
 
 
 class Lm:
