@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mstarc_runtime.abi.messages import Freed, Items
-from mstarc_runtime.transport import port, wire
+from mstarc_runtime.transport import common, port, wire
 from mstarc_runtime.transport.base import HELD_MAX, Fault, Received
 from mstarc_runtime.transport.common import BATCH
 from mstarc_runtime.transport.lane import LANE_MAX, Lane, lanes
@@ -190,6 +190,24 @@ def test_a_message_that_never_comes_is_a_fault(two: Two) -> None:
     (fault,) = faults
     assert fault.peer == 0 and "wait for one from it that has not come" in fault.reason
     assert two.b.poll() == [] and not two.b._orders
+
+
+@pytest.mark.parametrize("more", [1, 2 * BATCH])
+async def test_a_gap_is_a_fault_after_a_while(two: Two, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the lane is not read on."""
+    monkeypatch.setattr(common, "GAP_S", 0.05)
+    got: list[Received] = []
+    two.b.attach(got.extend)
+    two.a._numbers[1] = 1  # number 0 is lost
+    for i in range(more):
+        two.a.send(1, Freed(i))
+    for _ in range(200):
+        await asyncio.sleep(0.01)
+        two.a.send(1, Freed(more))
+        if faults := two.b.faults():
+            break
+        two.b.pump()
+    assert [fault.peer for fault in faults] == [0] and "for 0.05 s" in faults[0].reason and not got
 
 
 def test_what_is_too_long_for_a_frame_is_refused_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ A peer is a rank; the conductor is rank -1. Every start of a process has a highe
 - A message of an older epoch than the open one, or of an epoch that was disconnected, is dropped on receipt.
 - A message of a newer epoch than the open one is held back, in order, until `connect` names that epoch: the peer knows
   of us before we know how to answer it.
-- A full queue, a message that cannot be decoded, or too many held messages lose data. A port never waits for room and
+- A full queue, a message that cannot be decoded or does not come, or too many held messages lose data. A port never waits for room and
   never goes on with a gap: it declares the peer dead, reports a `Fault` once, and drops what comes from or goes to this
   peer until `connect` names a newer epoch. Whoever owns the port must act on `faults()`: the conductor kills the worker
   (which fails its requests at once); a worker tells the conductor, as the gap may be between two workers.

@@ -19,6 +19,7 @@ from mstarc_runtime.transport.wire import Codec, Frame
 
 BATCH = 256  # messages per poll: a flood from one peer does not keep the owner from its other work
 HWM = 16384  # messages queued per peer and side
+GAP_S = 30.0  # for which messages may wait for one that was sent before them and has not come
 TOKEN_BYTES = 16
 _ENVELOPE = struct.Struct(f"<4sHHiI{TOKEN_BYTES}sQ")  # magic, ABI, spare, rank, epoch, token, number
 _MAGIC = b"mstr"
@@ -157,6 +158,12 @@ class BasePort(ABC):
             self._accept_next(peer, epoch, body)
         if order.waiting(Way.QUEUE) > HELD_MAX:
             self._kill(peer, epoch, f"{HELD_MAX} messages wait for one from it that has not come")
+
+    def _check_gaps(self) -> None:
+        """A message that does not come is lost. To be called when all that has come was accepted."""
+        for (peer, epoch), order in list(self._orders.items()):
+            if order.stuck_s() > GAP_S:
+                self._kill(peer, epoch, f"messages have waited for one from it for {GAP_S:g} s")
 
     def _ahead(self, peer: int) -> int:
         """Messages that came by the lane while one before them is still in the queue."""

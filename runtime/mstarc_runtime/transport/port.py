@@ -139,7 +139,11 @@ class Port(BasePort):
 
     def _drain(self) -> int:
         """Accept up to BATCH messages of each way; how many there were."""
-        return sum(self._drain_lane(peer, BATCH) for peer in list(self._lanes)) + self._drain_queue()
+        by_lanes = sum(self._drain_lane(peer, BATCH) for peer in list(self._lanes))
+        queued = self._drain_queue()
+        if queued < BATCH:
+            self._check_gaps()
+        return by_lanes + queued
 
     def _drain_queue(self) -> int:
         for count in range(BATCH):
@@ -167,8 +171,10 @@ class Port(BasePort):
         return len(came)
 
     def _pump_lane(self, peer: int) -> None:
-        self._drain_lane(peer, 1)
-        self._hand_over(self._taken())
+        if self._drain_lane(peer, 1):
+            self._hand_over(self._taken())
+        else:  # it has ended, or waits for the queue
+            self.pump()
 
     def _pending(self) -> bool:
         queued = int(self._pull_socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
