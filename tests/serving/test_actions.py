@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mstarc_runtime.abi.messages import Freed
+from mstarc_runtime.conductor.engine import Engine
 from mstarc_runtime.serving.service import Options
-from tests.serving.parrot import harness
-from tests.serving.robot import Socket, packed, policy, unpacked
+from tests.serving.parrot import ParrotRank, harness, linked
+from tests.serving.robot import ACTION, Robot, Socket, flow, packed, policy, unpacked
 
 OBSERVED = {"prompt": "fold", "state": np.array([1, 2], np.float32), "image": np.zeros((4, 5, 3), np.uint8)}
 
@@ -249,3 +251,15 @@ async def test_pi05_over_a_real_socket(tmp_path: Any) -> None:
     assert found["actions"].shape == (10, 7) and np.isfinite(found["actions"]).all()
     assert np.array_equal(found["actions"], over_http["actions"]) and np.array_equal(found["actions"], again["actions"])
     assert wrong["error"]["param"] == "images/base"
+
+
+async def test_after_a_stop_nothing_is_held_by_a_rank_that_never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = ParrotRank(flow)
+    tell = rank.tell
+    monkeypatch.setattr(rank, "tell", lambda message: None if isinstance(message, Freed) else tell(message))
+    engine = Engine(linked(chat=None, text=None, action=ACTION), Robot(), rank)
+    await engine.start()
+    run = await engine.submit("act", {"task": "slow"})
+    await asyncio.sleep(0.01)
+    await engine.stop()
+    assert run.freed.is_set() and not any(engine.gauges().values())

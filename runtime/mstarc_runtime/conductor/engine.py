@@ -128,6 +128,9 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=5.0)
         await self.cluster.stop()
+        for number, (_, ranks) in list(self._freeing.items()):
+            ranks.clear()  # no process is left that could answer, or hold anything
+            self._freed(number, None)
         self._threads.close()
 
     @property
