@@ -206,6 +206,8 @@ def _foreign(found: Found, token: Token, due: set[str]) -> tuple[str, str, str |
         return "this `emit` does not say as what", _due(due), "name the modality: `emit VALUE as text`, say"
     if token.text in ("to", "into") and "__ANON_1" in due:
         return cannot, _due(due), "write `send VALUE -> STREAM`"
+    if {"ADD", "__ANON_1"} <= due:
+        return "the `send` before this does not say where to", _due(due), "write `send VALUE -> STREAM`"
     if due == {"COLON"}:
         return f"`{before.text}` has no type", _due(due), f"write `{before.text}: i64`, say"
     if token.text == "advance" and "POSITIONS" not in due and _ATTRIBUTES & due:

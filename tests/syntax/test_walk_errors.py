@@ -91,6 +91,8 @@ def test_what_is_said(body: str, code: str, under: str, words: str) -> None:
         (in_walk("y += 1"), "+", "`+` cannot", "`y = ...`; a name is bound once"),
         (in_walk("y : i64 = 3"), ":", "`:` cannot", "`y = ...`"),
         (in_walk("emit x"), "}", "this `emit` does not say as what", "`emit VALUE as text`"),
+        (in_walk("send s <- x  emit x as text"), "emit", "`send` before this does not say", "`send VALUE -> STREAM`"),
+        (in_walk("send x"), "}", "`send` before this does not say", "`send VALUE -> STREAM`"),
         (in_walk("send x to s"), "to", "`to` cannot", "`send VALUE -> STREAM`"),
         ("model m\nwalk w(x) { }", ")", "`x` has no type", "`x: i64`"),
         ("model m\nrequest r(x: i64) -> text { for i in 0..3 { w(x) } }", "..", "`..` cannot", "`loop NAME times N`"),
