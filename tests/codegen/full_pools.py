@@ -62,6 +62,7 @@ async def _needed(program: Program, linked: Linked, patch: pytest.MonkeyPatch) -
         fork(session, target, source)
         found = session.contexts.get(target)
         if isinstance(found, HashContext):
+            found.name = target  # what is written to the fork later is its own
             found.peaks[target] = max(found.peaks.get(target, 0), found.length)
 
     with pytest.MonkeyPatch.context() as forks:

@@ -16,10 +16,3 @@ SEEDS = tuple(islice((seed for seed in count() if two_ended(random_program(seed)
 async def test_random_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = [await agree_in_full_pools(seed, tmp_path, monkeypatch) for seed in SEEDS]
     assert sum(each > 0 for each in moved) > len(SEEDS) / 2
-
-
-async def test_a_row_that_waits_for_credit_comes_back_to_another_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In this program a row parked for credit has to wait for pages too; the loop that its stream would wake is gone when it comes back."""
-    assert await agree_in_full_pools(5034, tmp_path, monkeypatch) > 0

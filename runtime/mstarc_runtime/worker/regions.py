@@ -109,9 +109,8 @@ class RegionLoop:
     def _awaits_pages(self, row: Row, carry: tuple[Any, ...]) -> bool:
         swap = self.rank.swaps.held_up(row.run) if row.run.alive else None
         if swap is not None:
-            row.parked = (
-                False  # its stream wakes this loop, but it may come back to another one, which then parks it anew
-            )
+            # its stream wakes this loop, but it may come back to another one, which then parks it anew
+            row.parked = False
             row.run.waiting = f"pages for loop {row.wait.label}"
             swap.wait(row.session, lambda: self.rank.scheduler.join_host(row, carry))
         return swap is not None
