@@ -20,7 +20,7 @@ def arrive(counter):
     tl.atomic_add(counter, 1, sem="release")
 
 
-_POLL = tl.constexpr("""{
+POLL = tl.constexpr("""{
     .reg .pred other, early;
     .reg .u32 thread, seen;
     mov.u32 thread, %tid.x;
@@ -39,7 +39,7 @@ over:
 def wait(counter, target, NATIVE: tl.constexpr):
     """Until the number is `target`. NATIVE: on a GPU; one program alone finds it there at once."""
     if NATIVE:
-        tl.inline_asm_elementwise(_POLL, "=r,l,r", [counter, target], dtype=tl.int32, is_pure=False, pack=1)
+        tl.inline_asm_elementwise(POLL, "=r,l,r", [counter, target], dtype=tl.int32, is_pure=False, pack=1)
         tl.debug_barrier()
 
 

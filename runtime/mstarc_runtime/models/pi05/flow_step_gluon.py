@@ -12,6 +12,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from mstarc_runtime.models.pi05.barrier_triton import POLL
 from mstarc_runtime.models.pi05.flow_attend_gluon import BLOCK, attended, joined
 from mstarc_runtime.models.pi05.flow_ring_gluon import (
     CHUNK,
@@ -50,25 +51,11 @@ again:
     @missing bra again;
 }""")
 
-_POLL = gl.constexpr("""{
-    .reg .pred other, early;
-    .reg .u32 thread, seen;
-    mov.u32 thread, %tid.x;
-    setp.ne.u32 other, thread, 0;
-    @other bra over;
-again:
-    ld.acquire.gpu.global.u32 seen, [$1];
-    setp.lt.u32 early, seen, $2;
-    @early bra again;
-over:
-    mov.u32 $0, 0;
-}""")
-
 
 @gluon.jit
 def _wait(counter, stages, PROGRAMS: gl.constexpr):
     """Until all programs have arrived so many times."""
-    gl.inline_asm_elementwise(_POLL, "=r,l,r", [counter, stages * PROGRAMS], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(POLL, "=r,l,r", [counter, stages * PROGRAMS], dtype=gl.int32, is_pure=False, pack=1)
     gl.thread_barrier()
 
 
